@@ -1,0 +1,85 @@
+//! The routing context: the profiler's hand-over to the evaluator, one immutable snapshot per plan
+//! (paper section III-B).
+
+use std::sync::Arc;
+
+use super::destination::{Destination, DestinationOrd};
+use super::request::Weights;
+use crate::units::{Joules, Seconds, Usd};
+
+/// Whether new work may be sent to a destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Availability {
+    /// Healthy.
+    Ready,
+    /// Up, but its model is still loading.
+    Loading,
+    /// An operator is taking it out of service.
+    Draining,
+    /// Unreachable or failing.
+    Down,
+}
+
+impl Availability {
+    /// The metric and status label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Loading => "loading",
+            Self::Draining => "draining",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// The dynamic part of a destination at one instant.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DestinationState {
+    /// Whether it may be used.
+    pub availability: Availability,
+    /// B_d, wall-clock seconds of work already dispatched and not finished. Not negative.
+    pub backlog: Seconds,
+    /// Requests of this router outstanding there.
+    pub inflight: u32,
+}
+
+/// Fixed scales of objective mode `stationary`: what one unit of each normalised term means.
+///
+/// They make weights mean the same from window to window (Eq. 6 with a range that does not depend on
+/// the batch). All positive.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ObjectiveScales {
+    /// Range of quality loss.
+    pub quality: f64,
+    /// Range of one request's money.
+    pub cost: Usd,
+    /// Range of one request's energy.
+    pub energy: Joules,
+    /// Range of completion time.
+    pub time: Seconds,
+}
+
+/// Everything a decision may depend on besides the batch itself.
+#[derive(Debug, Clone)]
+pub struct RoutingContext {
+    /// D in order; index = [`DestinationOrd`].
+    pub destinations: Arc<[Destination]>,
+    /// Dynamic state, same order and length as `destinations`.
+    pub states: Vec<DestinationState>,
+    /// Weights of requests that bring none of their own.
+    pub weights: Weights,
+    /// Scales in force.
+    pub scales: ObjectiveScales,
+}
+
+impl RoutingContext {
+    /// Every destination with its ordinal and state.
+    pub fn iter(&self) -> impl Iterator<Item = (DestinationOrd, &Destination, &DestinationState)> {
+        (0u32..)
+            .map(DestinationOrd)
+            .zip(self.destinations.iter())
+            .zip(&self.states)
+            .map(|((ord, d), s)| (ord, d, s))
+    }
+}

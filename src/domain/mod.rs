@@ -1,0 +1,18 @@
+//! The vocabulary of the paper's section III as plain data: requests, destinations, the routing
+//! context handed to the evaluator, assignments, and the backlog ledger.
+//!
+//! Nothing here does IO, reads a clock or knows HTTP; time is always an argument.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+pub mod backlog;
+pub mod context;
+pub mod destination;
+pub mod request;
+
+pub use backlog::BacklogLedger;
+pub use context::{Availability, DestinationState, ObjectiveScales, RoutingContext};
+pub use destination::{
+    Capabilities, Destination, DestinationId, DestinationOrd, EndpointOrd, Network, NodeClass, Power, Price,
+    Throughput, TransferEnergy,
+};
+pub use request::{Constraints, ModelTarget, Prediction, QualitySource, RoutingRequest, Weights};

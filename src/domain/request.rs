@@ -1,0 +1,136 @@
+//! A request as routing sees it: the few fields a decision needs, never the prompt itself.
+
+use std::sync::Arc;
+
+use super::destination::{Capabilities, NodeClass};
+use crate::units::{Bytes, Quality, Seconds, Tokens};
+
+/// Which models may serve a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModelTarget {
+    /// A virtual model such as `auto`: every destination is a candidate.
+    Any,
+    /// Exactly the destinations with this public model name.
+    Named(Arc<str>),
+}
+
+/// Hard constraints of one request. They hold on every path: planning, fail-over, retry.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Constraints {
+    /// Only nodes of this class.
+    pub placement: Option<NodeClass>,
+    /// Only destinations with at least this predicted quality.
+    pub min_quality: Option<Quality>,
+    /// Completion wanted within this time of arrival, where some destination can meet it.
+    pub deadline: Option<Seconds>,
+}
+
+/// The weights ω of Eq. 5. Not negative; at least one is positive.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Weights {
+    /// ω_Q, response-quality loss.
+    pub quality: f64,
+    /// ω_C, money.
+    pub cost: f64,
+    /// ω_E, energy.
+    pub energy: f64,
+    /// ω_T, completion time.
+    pub time: f64,
+}
+
+impl Weights {
+    /// The paper's default: a quarter each.
+    pub const EQUAL: Self = Self { quality: 0.25, cost: 0.25, energy: 0.25, time: 0.25 };
+
+    /// Scales the weights so that they sum to 1. `None` if one is negative or not finite, or all are zero.
+    #[must_use]
+    pub fn normalised(self) -> Option<Self> {
+        let parts = [self.quality, self.cost, self.energy, self.time];
+        let sum: f64 = parts.iter().sum();
+        let usable = parts.iter().all(|w| w.is_finite() && *w >= 0.0) && sum > 0.0 && sum.is_finite();
+        usable.then(|| Self {
+            quality: self.quality / sum,
+            cost: self.cost / sum,
+            energy: self.energy / sum,
+            time: self.time / sum,
+        })
+    }
+}
+
+/// One admitted request r, reduced to what the evaluator needs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RoutingRequest {
+    /// The request id of `x-request-id`.
+    pub id: Arc<str>,
+    /// Models that may serve it.
+    pub target: ModelTarget,
+    /// What it needs of a model.
+    pub needs: Capabilities,
+    /// Prompt length (estimated before an endpoint counts it).
+    pub prompt_tokens: Tokens,
+    /// The client's cap on the completion, per choice.
+    pub max_completion_tokens: Option<Tokens>,
+    /// Choices asked for (`n`); at least 1.
+    pub choices: u32,
+    /// Body size.
+    pub upload: Bytes,
+    /// Hard constraints.
+    pub constraints: Constraints,
+    /// Weights of this request (virtual model or header); `None` = the fleet's.
+    pub weights: Option<Weights>,
+}
+
+/// Where a prediction's quality came from; a metric label and part of the decision record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QualitySource {
+    /// Similar prompts of the quality store (Eq. 1).
+    Store,
+    /// Configured priors: quality has no weight or one destination only, so nothing was looked up.
+    Skipped,
+    /// Configured priors: no store, or no profiled row in it.
+    NoProfile,
+    /// Configured priors: the embedder is off or failed.
+    NoEmbedder,
+    /// Configured priors: the embedding was not there in time.
+    Late,
+}
+
+impl QualitySource {
+    /// The metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Skipped => "skipped",
+            Self::NoProfile => "no_profile",
+            Self::NoEmbedder => "no_embedder",
+            Self::Late => "late",
+        }
+    }
+}
+
+/// Predicted quality q̂(r, d) and completion length of one request at every destination.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prediction {
+    /// q̂ per destination, M entries in `[0, 1]`.
+    pub quality: Vec<Quality>,
+    /// Completion tokens per destination and choice, M entries, before the client's cap.
+    pub completion_tokens: Vec<Tokens>,
+    /// Where `quality` came from.
+    pub source: QualitySource,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_are_scaled_to_one_or_refused() {
+        let scaled = Weights { quality: 2.0, cost: 1.0, energy: 0.0, time: 1.0 }.normalised();
+        assert_eq!(scaled, Some(Weights { quality: 0.5, cost: 0.25, energy: 0.0, time: 0.25 }));
+        assert_eq!(Weights { quality: 0.0, cost: 0.0, energy: 0.0, time: 0.0 }.normalised(), None);
+        assert_eq!(Weights { quality: -1.0, ..Weights::EQUAL }.normalised(), None);
+        assert_eq!(Weights { time: f64::NAN, ..Weights::EQUAL }.normalised(), None);
+        assert_eq!(Weights { time: f64::MAX, cost: f64::MAX, ..Weights::EQUAL }.normalised(), None);
+    }
+}

@@ -1,0 +1,7 @@
+//! CEMA-Router: an OpenAI-compatible reverse proxy that assigns whole batches of requests to
+//! node–model pairs, weighing predicted quality, money, energy and completion time.
+//!
+//! ARCHITECTURE.md maps the paper's Fig. 3 to these modules and follows one request through them.
+
+pub mod domain;
+pub mod units;
