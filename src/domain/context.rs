@@ -4,32 +4,21 @@
 use std::sync::Arc;
 
 use super::destination::{Destination, DestinationOrd};
+use super::named::named_enum;
 use super::request::Weights;
 use crate::units::{Joules, Seconds, Usd};
 
-/// Whether new work may be sent to a destination.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Availability {
-    /// Healthy.
-    Ready,
-    /// Up, but its model is still loading.
-    Loading,
-    /// An operator is taking it out of service.
-    Draining,
-    /// Unreachable or failing.
-    Down,
-}
-
-impl Availability {
-    /// The metric and status label.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ready => "ready",
-            Self::Loading => "loading",
-            Self::Draining => "draining",
-            Self::Down => "down",
-        }
+named_enum! {
+    /// Whether new work may be sent to a destination.
+    pub enum Availability {
+        /// Healthy.
+        Ready = "ready",
+        /// Up, but its model is still loading.
+        Loading = "loading",
+        /// An operator is taking it out of service.
+        Draining = "draining",
+        /// Unreachable or failing.
+        Down = "down",
     }
 }
 

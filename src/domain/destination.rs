@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::named::named_enum;
 use crate::units::{Bytes, BytesPerSec, Joules, Quality, Seconds, Tokens, TokensPerSec, Usd, Watts};
 
 /// Position of a destination in the fleet's list D; the column index of every R × M table.
@@ -58,23 +59,13 @@ impl fmt::Display for DestinationId {
     }
 }
 
-/// Where a node stands. Placement constraints and the `cloud_only` and `edge_only` policies use it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NodeClass {
-    /// A data-centre GPU.
-    Cloud,
-    /// A box close to its users.
-    Edge,
-}
-
-impl NodeClass {
-    /// The name used in configurations and headers.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Cloud => "cloud",
-            Self::Edge => "edge",
-        }
+named_enum! {
+    /// Where a node stands. Placement constraints and the `cloud_only` and `edge_only` policies use it.
+    pub enum NodeClass {
+        /// A data-centre GPU.
+        Cloud = "cloud",
+        /// A box close to its users.
+        Edge = "edge",
     }
 }
 

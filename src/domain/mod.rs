@@ -7,6 +7,7 @@
 pub mod backlog;
 pub mod context;
 pub mod destination;
+pub(crate) mod named;
 pub mod request;
 
 pub use backlog::BacklogLedger;

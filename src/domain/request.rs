@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::destination::{Capabilities, NodeClass};
+use super::named::named_enum;
 use crate::units::{Bytes, Quality, Seconds, Tokens};
 
 /// Which models may serve a request.
@@ -80,32 +81,19 @@ pub struct RoutingRequest {
     pub weights: Option<Weights>,
 }
 
-/// Where a prediction's quality came from; a metric label and part of the decision record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QualitySource {
-    /// Similar prompts of the quality store (Eq. 1).
-    Store,
-    /// Configured priors: quality has no weight or one destination only, so nothing was looked up.
-    Skipped,
-    /// Configured priors: no store, or no profiled row in it.
-    NoProfile,
-    /// Configured priors: the embedder is off or failed.
-    NoEmbedder,
-    /// Configured priors: the embedding was not there in time.
-    Late,
-}
-
-impl QualitySource {
-    /// The metric label.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Store => "store",
-            Self::Skipped => "skipped",
-            Self::NoProfile => "no_profile",
-            Self::NoEmbedder => "no_embedder",
-            Self::Late => "late",
-        }
+named_enum! {
+    /// Where a prediction's quality came from; a metric label and part of the decision record.
+    pub enum QualitySource {
+        /// Similar prompts of the quality store (Eq. 1).
+        Store = "store",
+        /// Configured priors: quality has no weight or one destination only, so nothing was looked up.
+        Skipped = "skipped",
+        /// Configured priors: no store, or no profiled row in it.
+        NoProfile = "no_profile",
+        /// Configured priors: the embedder is off or failed.
+        NoEmbedder = "no_embedder",
+        /// Configured priors: the embedding was not there in time, or the embedder's queue was full.
+        Late = "late",
     }
 }
 

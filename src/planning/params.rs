@@ -1,0 +1,39 @@
+//! How the planner gathers and holds requests (`window.*` of the configuration).
+
+use crate::domain::named::named_enum;
+use crate::units::Seconds;
+
+named_enum! {
+    /// When a window closes.
+    pub enum WindowClose {
+        /// Rolling: a request leaves as soon as its planned destination can start it.
+        Adaptive = "adaptive",
+        /// At `max` or `max_requests`, as in the paper.
+        Fixed = "fixed",
+    }
+}
+
+named_enum! {
+    /// Which waiting request goes first.
+    pub enum WindowOrder {
+        /// Shortest predicted service first, with ageing.
+        Shortest = "shortest",
+        /// In order of arrival.
+        Fifo = "fifo",
+    }
+}
+
+/// Window and holding parameters.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WindowParams {
+    /// Longest wait for company or a better place; zero sends each request at once.
+    pub max_wait: Seconds,
+    /// Requests in one batch (the paper's R_m); at least 1.
+    pub max_requests: usize,
+    /// When a window closes.
+    pub close: WindowClose,
+    /// Longest stay while every wanted slot is taken; `None` = automatic.
+    pub max_hold: Option<Seconds>,
+    /// Which waiting request goes first.
+    pub order: WindowOrder,
+}
