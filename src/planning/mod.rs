@@ -11,6 +11,6 @@ pub mod planner;
 pub mod scales;
 
 pub use params::{WindowClose, WindowOrder, WindowParams};
-pub use plan::{Plan, PlanJob, PlanParams, Planned, Solved, Waiting};
+pub use plan::{Plan, PlanJob, PlanParams, Planned, SolveError, Solved, Waiting};
 pub use planner::{Action, Arrival, Planner, PlannerParams, Rejection, Step, Ticket};
 pub use scales::ScalesAverage;

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use super::planner::Ticket;
 use crate::domain::{DestinationOrd, Prediction, QualitySource, RoutingContext, RoutingRequest};
-use crate::routing::legal::{LegalSet, NoDestination, legal_set};
-use crate::routing::policy::{PolicyError, RoutingPolicy};
-use crate::routing::{BatchItem, CostModels, Objective, ObjectiveMode, Problem, RequestEstimate, RoutingDecision, rng_for};
-use crate::units::Seconds;
+use crate::routing::{
+    BatchItem, CostModels, Evaluator, LegalSet, NoDestination, Objective, ObjectiveMode, PolicyError, Problem,
+    ProblemError, RequestEstimate, RoutingDecision, RoutingPolicy, legal_set, rng_for,
+};
+use crate::units::{Seconds, Tokens};
 
 /// A request that waits to be placed.
 #[derive(Debug, Clone)]
@@ -64,10 +65,10 @@ pub struct Planned {
     pub destination: DestinationOrd,
     /// Predicted terms.
     pub estimate: RequestEstimate,
+    /// Predicted completion length, all choices.
+    pub completion: Tokens,
     /// Where the quality prediction came from.
     pub source: QualitySource,
-    /// The destination with the next best J for this request with all others as planned, if there is one.
-    pub runner_up: Option<DestinationOrd>,
 }
 
 /// A solved job.
@@ -96,17 +97,28 @@ pub struct Solved {
     pub decision: RoutingDecision,
 }
 
+/// Why a job could not be decided.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SolveError {
+    /// The batch and the fleet do not make a problem.
+    #[error(transparent)]
+    Problem(#[from] ProblemError),
+    /// The policy cannot do it.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+}
+
 impl PlanJob {
     /// Decides. Deterministic for a given `policy`, `params` and number of `stop` polls.
     ///
     /// # Errors
-    /// What the policy cannot do with this problem.
+    /// See [`SolveError`].
     pub fn solve(
         self,
         policy: &dyn RoutingPolicy,
         params: &PlanParams,
         stop: &mut dyn FnMut() -> bool,
-    ) -> Result<Plan, PolicyError> {
+    ) -> Result<Plan, SolveError> {
         let mut impossible = Vec::new();
         let mut placeable: Vec<(&Waiting, LegalSet)> = Vec::with_capacity(self.waiting.len());
         for waiting in &self.waiting {
@@ -129,24 +141,22 @@ impl PlanJob {
             .iter()
             .map(|(w, legal)| BatchItem { request: &w.request, prediction: &w.prediction, legal, waited: w.waited })
             .collect();
-        let problem = Problem::build(&items, &self.context, &params.costs)
-            .with_first_request_number(self.first_request_number);
-        let objective = Objective::for_problem(&problem, params.objective, &self.context.scales);
+        let problem =
+            Problem::build(&items, &self.context, &params.costs)?.numbered_from(self.first_request_number);
+        let objective = Objective::for_mode(&problem, params.objective, &self.context.scales);
         let mut rng = rng_for(params.seed, self.number);
         let decision = policy.route(&problem, &objective, &mut rng, stop)?;
-        let estimates = decision.estimates(&problem);
-        let runners_up = decision.runners_up(&problem, &objective);
+        let estimates = Evaluator::new(&problem, &objective).estimates(&decision.assignment);
         plan.planned = placeable
             .iter()
-            .zip(&decision.assignment)
-            .zip(estimates.into_iter().zip(runners_up))
-            .map(|(((w, _), destination), (estimate, runner_up))| Planned {
+            .zip(decision.assignment.iter().zip(estimates))
+            .map(|((w, _), (destination, estimate))| Planned {
                 ticket: w.ticket,
                 request_id: Arc::clone(&w.request.id),
                 destination: *destination,
                 estimate,
+                completion: w.request.completion(w.prediction.completion_tokens[destination.idx()]),
                 source: w.prediction.source,
-                runner_up,
             })
             .collect();
         plan.solved = Some(Solved { problem, objective, decision });

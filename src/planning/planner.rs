@@ -10,7 +10,7 @@ use crate::domain::{
     Availability, BacklogLedger, Destination, DestinationOrd, DestinationState, Prediction,
     RoutingContext, RoutingRequest, Weights,
 };
-use crate::routing::legal::NoDestination;
+use crate::routing::NoDestination;
 use crate::units::Seconds;
 
 /// Arrivals of the same instant are gathered this long before an adaptive plan is made.

@@ -54,15 +54,15 @@ impl ScalesAverage {
         let mut sums = [0.0; 4];
         let mut n_choices = 0_u32;
         for r in 0..problem.n_requests() {
-            let legal = || (0..problem.n_destinations()).filter(move |d| problem.is_legal(r, *d));
+            let legal = || problem.legal_destinations(r);
             if legal().nth(1).is_none() {
                 continue;
             }
             n_choices += 1;
-            sums[0] += range(legal().map(|d| problem.quality_loss(r, d)));
-            sums[1] += range(legal().map(|d| problem.cost_usd(r, d)));
-            sums[2] += range(legal().map(|d| problem.energy_j(r, d)));
-            sums[3] += mean(legal().map(|d| problem.service_s(r, d)));
+            sums[0] += range(legal().map(|d| problem.quality(r, d).0));
+            sums[1] += range(legal().map(|d| problem.cost(r, d).0));
+            sums[2] += range(legal().map(|d| problem.energy(r, d).0));
+            sums[3] += mean(legal().map(|d| problem.service(r, d).0));
         }
         if n_choices == 0 {
             return;

@@ -103,7 +103,7 @@ impl Admin {
                 json!({
                     "request_id": &*p.request_id,
                     "destination": ids(p.destination),
-                    "runner_up": p.runner_up.map(ids),
+                    "runner_up": solved.runner_up(&p.request_id).map(ids),
                     "quality_source": p.source.as_str(),
                     "predicted": {
                         "quality": p.estimate.quality.0,

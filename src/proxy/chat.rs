@@ -10,7 +10,7 @@ use tracing::debug;
 
 use super::headers;
 use super::openai::{ApiError, ChatRequest, parse_chat};
-use super::respond::{ResponseBody, answer, error_response, serve_error};
+use super::respond::{ResponseBody, answer, describe_decision, error_response, serve_error};
 use super::routes::Api;
 use super::stack::RequestId;
 use crate::request_manager::admission::{AdmissionError, Ask};
@@ -28,7 +28,15 @@ pub(super) async fn handle(api: &Api, request: Request<Incoming>) -> Response<Re
     };
     let id = Arc::clone(&call.request.id);
     match api.params.manager.serve(call).await {
-        Ok(served) => answer(served, api.params.policy, debug),
+        Ok(served) => {
+            let routing = debug.then(|| served.routing.clone());
+            let mut response = answer(served, api.params.policy);
+            if let Some(routing) = routing {
+                let runner_up = api.params.manager.runner_up(&id);
+                describe_decision(response.headers_mut(), &routing, runner_up);
+            }
+            response
+        }
         Err(error) => {
             debug!(request_id = &*id, %error, "not served");
             error_response(serve_error(&error))

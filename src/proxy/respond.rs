@@ -8,8 +8,9 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 
 use super::openai::ApiError;
+use crate::domain::Destination;
 use crate::request_manager::{FailureKind, Routing, ServeError, Served, ServedBody};
-use crate::routing::legal::NoDestination;
+use crate::routing::NoDestination;
 use crate::scheduler::PlaceError;
 
 /// The body of every answer.
@@ -51,7 +52,7 @@ pub(super) fn error_response(error: ApiError) -> Response<ResponseBody> {
 }
 
 /// The answer of an endpoint, with what clients are told of its routing.
-pub(super) fn answer(served: Served, policy: &'static str, debug: bool) -> Response<ResponseBody> {
+pub(super) fn answer(served: Served, policy: &'static str) -> Response<ResponseBody> {
     let body = match served.body {
         ServedBody::Whole(body) => body.map_err(|never| match never {}).boxed_unsync(),
         ServedBody::Relayed(body) => body.map_err(Into::into).boxed_unsync(),
@@ -67,36 +68,37 @@ pub(super) fn answer(served: Served, policy: &'static str, debug: bool) -> Respo
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     }
-    describe(headers, &served.routing, policy, debug);
+    describe(headers, &served.routing, policy);
     response
 }
 
-fn describe(headers: &mut HeaderMap, routing: &Routing, policy: &'static str, debug: bool) {
-    let mut put = |name: &'static str, value: String| {
-        // Names from the configuration may hold what a header cannot: then the header is left out.
-        if let Ok(value) = HeaderValue::try_from(value) {
-            headers.insert(HeaderName::from_static(name), value);
-        }
-    };
-    put("x-cema-destination", routing.id().to_owned());
-    put("x-cema-model", routing.destination[routing.ord.idx()].model.to_string());
-    put("x-cema-batch", routing.plan.to_string());
-    put("x-cema-window-ms", format!("{:.1}", routing.waited.0 * 1e3));
-    put("x-cema-attempts", routing.attempts.to_string());
-    put("x-cema-policy", policy.to_owned());
-    if debug {
-        let e = &routing.estimate;
-        put("x-cema-batch-size", routing.batch_size.to_string());
-        put(
-            "x-cema-predicted",
-            format!(
-                "quality={:.4};usd={:.8};joules={:.3};seconds={:.3}",
-                e.quality.0, e.usd.0, e.joules.0, e.completion.0
-            ),
-        );
-        if let Some(runner_up) = routing.runner_up {
-            put("x-cema-runner-up", routing.destination[runner_up.idx()].id.to_string());
-        }
+/// Puts a header whose value comes from a configuration; one that a header cannot hold is left out.
+fn put(headers: &mut HeaderMap, name: &'static str, value: String) {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        headers.insert(HeaderName::from_static(name), value);
+    }
+}
+
+fn describe(headers: &mut HeaderMap, routing: &Routing, policy: &'static str) {
+    put(headers, "x-cema-destination", routing.destination().id.to_string());
+    put(headers, "x-cema-model", routing.destination().model.to_string());
+    put(headers, "x-cema-batch", routing.plan.to_string());
+    put(headers, "x-cema-window-ms", format!("{:.1}", routing.waited.0 * 1e3));
+    put(headers, "x-cema-attempts", routing.attempts.to_string());
+    put(headers, "x-cema-policy", policy.to_owned());
+}
+
+/// Adds what a client that asked for it is told of the decision.
+pub(super) fn describe_decision(headers: &mut HeaderMap, routing: &Routing, runner_up: Option<&Destination>) {
+    let e = &routing.estimate;
+    let predicted = format!(
+        "quality={:.4};usd={:.8};joules={:.3};seconds={:.3}",
+        e.quality.0, e.usd.0, e.joules.0, e.completion.0
+    );
+    put(headers, "x-cema-predicted", predicted);
+    put(headers, "x-cema-batch-size", routing.batch_size.to_string());
+    if let Some(runner_up) = runner_up {
+        put(headers, "x-cema-runner-up", runner_up.id.to_string());
     }
 }
 

@@ -152,7 +152,7 @@ impl RequestMetrics {
             self.compare("seconds", estimate.completion.0 / execution.0);
         }
         if completion.0 > 0.0 {
-            self.compare("completion_tokens", estimate.completion_tokens.0 / completion.0);
+            self.compare("completion_tokens", dispatch.completion.0 / completion.0);
         }
     }
 

@@ -19,10 +19,11 @@ use prometheus::Registry;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::domain::{Destination, RoutingRequest};
+use crate::domain::{Destination, DestinationOrd, RoutingRequest};
 use crate::endpoint::EndpointPool;
 use crate::endpoint::answer::UpstreamError;
 use crate::profiler::node::FleetHealth;
+use crate::routing::RequestEstimate;
 use crate::scheduler::{PlaceError, Placement, Scheduler};
 use crate::units::Seconds;
 
@@ -76,10 +77,10 @@ pub enum ServedBody {
 /// What clients are told of the routing of their request.
 #[derive(Debug, Clone)]
 pub struct Routing {
+    /// The fleet.
+    pub destinations: Arc<[Destination]>,
     /// Where it went.
-    pub destination: Arc<[Destination]>,
-    /// Index of the destination in `destination`.
-    pub ord: crate::domain::DestinationOrd,
+    pub ord: DestinationOrd,
     /// Number of the plan.
     pub plan: u64,
     /// Requests planned together.
@@ -89,9 +90,7 @@ pub struct Routing {
     /// Destinations tried.
     pub attempts: u32,
     /// What was predicted.
-    pub estimate: crate::routing::RequestEstimate,
-    /// The next best destination.
-    pub runner_up: Option<crate::domain::DestinationOrd>,
+    pub estimate: RequestEstimate,
 }
 
 /// Why a request was not answered by an endpoint.
@@ -156,6 +155,13 @@ impl RequestManager {
     ) -> prometheus::Result<Self> {
         let metrics = Arc::new(RequestMetrics::register(registry, scheduler.destinations())?);
         Ok(Self { scheduler, pool, health, metrics })
+    }
+
+    /// The next best destination of a request placed lately; worked out only when asked for.
+    #[must_use]
+    pub fn runner_up(&self, request_id: &str) -> Option<&Destination> {
+        let ord = self.scheduler.decisions().find(request_id)?.runner_up(request_id)?;
+        self.scheduler.destinations().get(ord.idx())
     }
 
     /// Counts a request refused before it was placed.
@@ -230,16 +236,15 @@ impl RequestManager {
 
     fn hand_over(&self, placement: Placement, answer: Answer, mut record: Record) -> Served {
         let routing = Routing {
-            destination: Arc::clone(self.scheduler.destinations()),
+            destinations: Arc::clone(self.scheduler.destinations()),
             ord: placement.planned.destination,
             plan: placement.plan,
             batch_size: placement.batch_size,
             waited: placement.waited,
             attempts: record.attempts(),
-            estimate: placement.planned.estimate.clone(),
-            runner_up: placement.planned.runner_up,
+            estimate: placement.planned.estimate,
         };
-        debug!(request_id = record.request_id(), destination = routing.id(), "answering");
+        debug!(request_id = record.request_id(), destination = routing.destination().id.as_str(), "answering");
         match answer {
             Answer::Whole { status, headers, body, usage } => {
                 record.count(usage, None);
@@ -256,9 +261,9 @@ impl RequestManager {
 }
 
 impl Routing {
-    /// Id of the destination.
+    /// The destination.
     #[must_use]
-    pub fn id(&self) -> &str {
-        self.destination[self.ord.idx()].id.as_str()
+    pub fn destination(&self) -> &Destination {
+        &self.destinations[self.ord.idx()]
     }
 }

@@ -31,6 +31,7 @@ pub(super) struct Dispatch {
     pub(super) destinations: Arc<[Destination]>,
     pub(super) ord: DestinationOrd,
     pub(super) estimate: RequestEstimate,
+    pub(super) completion: Tokens,
     pub(super) at: Instant,
 }
 
@@ -84,7 +85,8 @@ impl Record {
         self.dispatch = Some(Dispatch {
             destinations: Arc::clone(destinations),
             ord: placement.planned.destination,
-            estimate: placement.planned.estimate.clone(),
+            estimate: placement.planned.estimate,
+            completion: placement.planned.completion,
             at: Instant::now(),
         });
     }

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::solver::SolvedPlan;
+pub use super::solver::SolvedPlan;
+use crate::domain::DestinationOrd;
+use crate::routing::Evaluator;
 
 /// Plans kept.
 const PLANS_MAX: usize = 256;
@@ -32,6 +34,24 @@ impl DecisionRing {
         let plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let places = |solved: &Arc<SolvedPlan>| solved.plan.planned.iter().any(|p| &*p.request_id == request_id);
         plans.iter().rev().find(|solved| places(solved)).cloned()
+    }
+}
+
+impl SolvedPlan {
+    /// The destination with the next best J for a request with all others as planned, if it has another.
+    #[must_use]
+    pub fn runner_up(&self, request_id: &str) -> Option<DestinationOrd> {
+        let solved = self.plan.solved.as_ref()?;
+        let row = self.plan.planned.iter().position(|p| &*p.request_id == request_id)?;
+        let mut evaluator = Evaluator::new(&solved.problem, &solved.objective);
+        let mut assignment = solved.decision.assignment.clone();
+        let chosen = assignment[row];
+        let others = solved.problem.legal_destinations(row).filter(|d| *d != chosen);
+        let mut value_at = |d| {
+            assignment[row] = d;
+            evaluator.objective(&assignment)
+        };
+        others.map(|d| (value_at(d), d)).min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, d)| d)
     }
 }
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    Gauge, GaugeVec, Histogram, HistogramOpts, IntGauge, IntGaugeVec, Opts, Registry,
     exponential_buckets,
 };
 
-use crate::domain::{Destination, QualitySource, RoutingContext};
+use crate::domain::{Destination, RoutingContext};
 use crate::planning::Plan;
 use crate::units::Seconds;
 
@@ -21,7 +21,6 @@ pub(super) struct SchedulerMetrics {
     held: IntGauge,
     objective: GaugeVec,
     objective_total: Gauge,
-    quality_source: IntCounterVec,
     backlog: Vec<Gauge>,
     inflight: Vec<IntGauge>,
 }
@@ -49,14 +48,6 @@ impl SchedulerMetrics {
             &["term"],
         )?;
         registry.register(Box::new(objective.clone()))?;
-        let quality_source = IntCounterVec::new(
-            Opts::new("cema_quality_source_total", "Requests placed, by where their quality prediction came from."),
-            &["source"],
-        )?;
-        registry.register(Box::new(quality_source.clone()))?;
-        for source in QualitySource::ALL {
-            quality_source.with_label_values(&[source.as_str()]).reset();
-        }
         let backlog = GaugeVec::new(
             Opts::new("cema_backlog_seconds", "Predicted work dispatched and not finished (B_d)."),
             &["destination"],
@@ -88,7 +79,6 @@ impl SchedulerMetrics {
             solve_duration,
             held,
             objective,
-            quality_source,
             backlog: ids().map(|id| backlog.with_label_values(&[id])).collect(),
             inflight: ids().map(|id| inflight.with_label_values(&[id])).collect(),
         })
@@ -109,9 +99,8 @@ impl SchedulerMetrics {
     }
 
     /// A request left for its destination.
-    pub(super) fn sent(&self, waited: Seconds, source: QualitySource) {
+    pub(super) fn sent(&self, waited: Seconds) {
         self.window_wait.observe(waited.0);
-        self.quality_source.with_label_values(&[source.as_str()]).inc();
     }
 
     /// The fleet as it is now.

@@ -22,8 +22,7 @@ use crate::domain::{
 };
 use crate::planning::{Arrival, PlanParams, Planned, Planner, PlannerParams, Rejection, Ticket, WindowClose};
 use crate::profiler::quality::QualityService;
-use crate::routing::legal::{NoDestination, legal_set};
-use crate::routing::policy::RoutingPolicy;
+use crate::routing::{NoDestination, RoutingPolicy, legal_set};
 use crate::units::Seconds;
 
 use decisions::DecisionRing;
@@ -44,8 +43,8 @@ pub struct SchedulerParams {
     pub embed_wait: Duration,
     /// Requests that may wait at once.
     pub max_queued: usize,
-    /// Longest life of a request, from arrival to its last byte.
-    pub request_deadline: Duration,
+    /// Longest wait for a destination.
+    pub request_deadline: Seconds,
 }
 
 /// Why a request got no destination.
@@ -183,7 +182,7 @@ impl Scheduler {
             prediction: Arc::new(prediction),
             awaiting_until: pending.as_ref().map(|_| now + self.embed_wait()),
             arrived: now,
-            expires: now + Seconds(self.params.request_deadline.as_secs_f64()),
+            expires: now + self.params.request_deadline,
             excluded: Vec::new(),
         };
         let lease = Lease { ticket: arrival.ticket, arrival, events: self.events.clone() };
@@ -219,6 +218,7 @@ impl Scheduler {
                 answer = &mut answer => {
                     return match answer {
                         Ok(Ok(task::Sent { planned, plan, waited, batch_size })) => {
+                            self.quality.record_source(planned.source);
                             Ok(Placement { planned, plan, waited, batch_size, lease })
                         }
                         Ok(Err(rejection)) => Err(rejection.into()),
@@ -248,10 +248,12 @@ impl Scheduler {
         if n_legal < 2 || !matters || text.is_empty() {
             return Ok((self.quality.prior(QualitySource::Skipped), None));
         }
-        if !self.quality.is_active() {
-            return Ok((self.quality.prior(self.quality.inactive_source()), None));
-        }
-        Ok((self.quality.prior(QualitySource::Late), Some(self.quality.predict(text))))
+        let mut pending = self.quality.predict(text);
+        // Where nothing can be looked up the answer is there at once.
+        Ok(match pending.try_recv() {
+            Ok(prediction) => (prediction, None),
+            Err(_) => (self.quality.prior(QualitySource::Late), Some(pending)),
+        })
     }
 
     /// Enough of a context to tell what is legal: backlog plays no part in that.
@@ -296,6 +298,28 @@ pub struct Fleet {
 
 fn availability_of(destination: &Destination, health: &[Availability]) -> Availability {
     health.get(destination.endpoint.idx()).copied().unwrap_or(Availability::Down)
+}
+
+impl PlaceError {
+    /// Metric label.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::QueueFull { .. } => "queue_full",
+            Self::Expired { .. } => "expired",
+            Self::Undecided(_) => "undecided",
+            Self::Closed => "shutting_down",
+            Self::Impossible(reason) => match reason {
+                NoDestination::UnknownModel { .. } => "unknown_model",
+                NoDestination::MissingCapability { .. } => "capability",
+                NoDestination::ContextTooSmall { .. } => "context",
+                NoDestination::Placement { .. } => "placement",
+                NoDestination::QualityFloor { .. } => "quality_floor",
+                NoDestination::Unavailable { .. } => "unavailable",
+                NoDestination::AllTried { .. } => "all_tried",
+            },
+        }
+    }
 }
 
 impl From<Rejection> for PlaceError {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::planning::{Plan, PlanJob, PlanParams};
-use crate::routing::policy::{PolicyError, RoutingPolicy};
+use crate::planning::{Plan, PlanJob, PlanParams, SolveError};
+use crate::routing::RoutingPolicy;
 
 /// Wall time a plan may take per unit of its budget: on a crowded machine the thread may not be running.
 const WALL_PER_BUDGET: u32 = 3;
@@ -20,7 +20,7 @@ pub struct SolvedPlan {
     pub took: Duration,
 }
 
-pub(super) type SolveOutcome = Result<SolvedPlan, PolicyError>;
+pub(super) type SolveOutcome = Result<SolvedPlan, SolveError>;
 
 struct Order {
     job: PlanJob,

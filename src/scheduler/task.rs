@@ -188,7 +188,7 @@ impl SchedulerTask {
         for action in actions {
             match action {
                 Action::Send { planned, plan, waited, batch_size } => {
-                    self.metrics.sent(waited, planned.source);
+                    self.metrics.sent(waited);
                     if let Some(reply) = self.replies.remove(&planned.ticket) {
                         // A client that left has dropped its lease, which takes the request off the books.
                         let _ = reply.send(Ok(Sent { planned, plan, waited, batch_size }));
