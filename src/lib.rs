@@ -9,4 +9,5 @@ pub mod domain;
 pub mod endpoint;
 pub mod planning;
 pub mod routing;
+pub mod telemetry;
 pub mod units;
