@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use crate::config::{Config, EndpointConfig};
+use crate::config::{Config, EndpointConfig, ResponseModel};
 use crate::domain::Destination;
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::planning::{PlanParams, PlannerParams};
@@ -78,6 +78,7 @@ impl App {
             health: health.clone(),
             body_bytes_max: config.limits.max_body_bytes,
             policy: policy_name,
+            echo_model: config.response_model == ResponseModel::Echo,
             draining: stop.clone(),
         });
         let admin = Admin::new(registry, scheduler, health, policy_name);

@@ -119,6 +119,12 @@ impl EndpointPool {
         (0u32..).map(EndpointOrd).zip(&self.endpoints)
     }
 
+    /// Host and port of an endpoint, for keeping them out of what clients read.
+    #[must_use]
+    pub fn authority(&self, endpoint: EndpointOrd) -> &str {
+        self.endpoints[endpoint.idx()].authority.as_str()
+    }
+
     /// Posts a JSON body to `suffix` (for example `/chat/completions`) below the endpoint's base path.
     ///
     /// # Errors

@@ -77,6 +77,7 @@ async fn admit(api: &Api, request: Request<Incoming>) -> Result<(Call, bool), Ap
         path: "/chat/completions",
         stream: chat.stream,
         headers: headers::for_endpoint(&head.headers, &id),
+        echo_model: api.params.echo_model.then(|| Arc::from(chat.model.as_str())),
         body_for: body_for(chat, body),
     };
     Ok((call, asked.debug))

@@ -148,16 +148,16 @@ fn failure(kind: &FailureKind, message: &str) -> ApiError {
         FailureKind::Unreachable => ApiError::unavailable(message, RETRY_SOON),
         FailureKind::TimedOut => ApiError::gateway_timeout(message),
         FailureKind::Unusable(_) => ApiError::bad_gateway(message),
-        FailureKind::Answered { status, error, retry_after } => {
+        FailureKind::Answered { error, retry_after } => {
             let wait = retry_after.unwrap_or(RETRY_SOON);
-            match status.as_u16() {
+            match error.status.as_u16() {
                 // The router's own key is at fault, not the client's.
                 401 | 403 | 407 => ApiError::bad_gateway("the endpoint refused the router's credentials"),
                 404 => ApiError::bad_gateway(message),
                 429 => ApiError::too_many_requests(error.message.clone(), wait),
                 400..500 => ApiError {
                     param: error.param.clone(),
-                    ..ApiError::new(*status, &error.kind, error.code.as_deref(), error.message.clone())
+                    ..ApiError::new(error.status, &error.kind, error.code.as_deref(), error.message.clone())
                 },
                 503 => ApiError::unavailable(error.message.clone(), wait),
                 _ => ApiError::bad_gateway(message),

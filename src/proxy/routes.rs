@@ -4,15 +4,14 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
 use super::auth::Auth;
-use super::openai::models::{Model, ModelList};
-use super::openai::{ApiError, models};
+use super::openai::models::Model;
+use super::openai::{ApiError, ModelList};
 use super::respond::{ResponseBody, error_response, json, text};
 use crate::domain::Availability;
 use crate::profiler::node::FleetHealth;
@@ -36,6 +35,8 @@ pub struct ApiParams {
     pub body_bytes_max: usize,
     /// Name of the policy in force, for a response header.
     pub policy: &'static str,
+    /// Whether answers name the model as the client asked for it.
+    pub echo_model: bool,
     /// Set once the router is going away.
     pub draining: CancellationToken,
 }
@@ -53,7 +54,7 @@ impl Api {
     pub fn new(params: ApiParams) -> Self {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let list = params.directory.names().map(|name| Model::new(name, created)).collect();
-        Self { params: Arc::new(params), models: Arc::new(models::ModelList::new(list)) }
+        Self { params: Arc::new(params), models: Arc::new(ModelList::new(list)) }
     }
 
     async fn answer(self, request: Request<Incoming>) -> Response<ResponseBody> {
@@ -151,9 +152,6 @@ impl Service<Request<Incoming>> for Api {
         Box::pin(async move { Ok(api.answer(request).await) })
     }
 }
-
-/// Body of an answer that is all there.
-pub(super) type Whole = http_body_util::Full<Bytes>;
 
 #[cfg(test)]
 mod tests {

@@ -14,7 +14,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{Call, FailureKind};
 use crate::domain::Destination;
-use crate::endpoint::answer::{StreamMeter, UpstreamError, Usage, inspect_complete, normalise_error};
+use crate::endpoint::answer::{Usage, inspect_complete};
+use crate::endpoint::meter::StreamMeter;
+use crate::endpoint::upstream_error::UpstreamError;
 use crate::endpoint::{EndpointPool, SendError, Timeouts};
 use crate::profiler::node::UnderWay;
 
@@ -65,7 +67,7 @@ pub(super) enum Failure {
     Broken,
     TimedOut(&'static str),
     Unusable(String),
-    Answered { status: StatusCode, error: UpstreamError, retry_after: Option<Duration> },
+    Answered { error: UpstreamError, retry_after: Option<Duration> },
 }
 
 impl Failure {
@@ -76,7 +78,7 @@ impl Failure {
             Self::Broken => "broken",
             Self::TimedOut(what) => what,
             Self::Unusable(_) => "unusable",
-            Self::Answered { status, .. } => match status.as_u16() {
+            Self::Answered { error, .. } => match error.status.as_u16() {
                 429 => "status_429",
                 503 => "status_503",
                 400..500 => "status_4xx",
@@ -88,7 +90,7 @@ impl Failure {
     /// Whether another destination may do better: not where the request itself is at fault.
     pub(super) fn may_fail_over(&self) -> bool {
         match self {
-            Self::Answered { status, .. } => !matches!(status.as_u16(), 400 | 405 | 413 | 415 | 422),
+            Self::Answered { error, .. } => !matches!(error.status.as_u16(), 400 | 405 | 413 | 415 | 422),
             _ => true,
         }
     }
@@ -98,11 +100,9 @@ impl Failure {
             Self::Connect | Self::Broken => FailureKind::Unreachable,
             Self::TimedOut(_) => FailureKind::TimedOut,
             Self::Unusable(why) => FailureKind::Unusable(why.clone()),
-            Self::Answered { status, error, retry_after } => FailureKind::Answered {
-                status: *status,
-                error: error.clone(),
-                retry_after: *retry_after,
-            },
+            Self::Answered { error, retry_after } => {
+                FailureKind::Answered { error: error.clone(), retry_after: *retry_after }
+            }
         }
     }
 }
@@ -150,14 +150,18 @@ impl Attempt<'_> {
                     held.extend_from_slice(&data);
                 }
                 Ok(Some(Err(_))) => return Err(Failure::Broken),
-                Ok(None) if meter.is_done() => break,
-                Ok(None) => return Err(Failure::Unusable("a stream that ended before its first token".into())),
+                Ok(None) => {
+                    meter.finish();
+                    if meter.is_finished() {
+                        break;
+                    }
+                    return Err(Failure::Unusable("a stream that ended before its first token".to_owned()));
+                }
                 Err(_) if limits.commit_after < limits.first_token => break,
                 Err(_) => return Err(Failure::TimedOut("first_token_timeout")),
             }
             if let Some(error) = meter.error() {
-                let status = error.status.unwrap_or(StatusCode::BAD_GATEWAY);
-                return Err(Failure::Answered { status, error: error.clone(), retry_after: None });
+                return Err(self.answered(error.clone(), None));
             }
             if meter.has_content() || held.len() > PREAMBLE_BYTES_MAX {
                 break;
@@ -194,10 +198,7 @@ impl Attempt<'_> {
             }
         }
         let body = held.freeze();
-        let inspected = inspect_complete(&body).map_err(|error| match error.status {
-            Some(status) => Failure::Answered { status, error, retry_after: None },
-            None => Failure::Unusable(error.message),
-        })?;
+        let inspected = inspect_complete(&body).map_err(|error| self.answered(error, None))?;
         Ok(Answer::Whole { status, headers, body, usage: inspected.usage })
     }
 
@@ -205,14 +206,19 @@ impl Attempt<'_> {
         let Timeouts { idle, .. } = *self.pool.timeouts();
         let status = response.status();
         let retry_after = retry_after(response.headers());
-        let content_type = content_type(response.headers()).to_owned();
         let reading = Limited::new(response.into_body(), ERROR_BYTES_MAX).collect();
         let body = match timeout_at(Instant::now() + idle, reading).await {
             Ok(Ok(collected)) => collected.to_bytes(),
             // Its status says enough.
             Ok(Err(_)) | Err(_) => Bytes::new(),
         };
-        Failure::Answered { status, error: normalise_error(status, &content_type, &body), retry_after }
+        self.answered(UpstreamError::from_response(status, &body), retry_after)
+    }
+
+    /// An endpoint's error in its own words, but for its address.
+    fn answered(&self, mut error: UpstreamError, retry_after: Option<Duration>) -> Failure {
+        error.redact(self.pool.authority(self.destination.endpoint));
+        Failure::Answered { error, retry_after }
     }
 }
 

@@ -21,7 +21,8 @@ use tracing::{debug, warn};
 
 use crate::domain::{Destination, DestinationOrd, RoutingRequest};
 use crate::endpoint::EndpointPool;
-use crate::endpoint::answer::UpstreamError;
+use crate::endpoint::echo::{ModelEcho, echo_model};
+use crate::endpoint::upstream_error::UpstreamError;
 use crate::profiler::node::FleetHealth;
 use crate::routing::RequestEstimate;
 use crate::scheduler::{PlaceError, Placement, Scheduler};
@@ -30,6 +31,8 @@ use crate::units::Seconds;
 use attempt::{Answer, Attempt, Failure};
 use metrics::RequestMetrics;
 use record::{Outcome, Record};
+
+use relay::Books;
 
 pub use relay::RelayBody;
 
@@ -48,6 +51,8 @@ pub struct Call {
     pub stream: bool,
     /// Headers for the endpoint.
     pub headers: HeaderMap,
+    /// What the answer's `model` is to say; `None` = as the endpoint wrote it.
+    pub echo_model: Option<Arc<str>>,
     /// The body with the model called by the name an endpoint knows it by.
     pub body_for: Box<dyn Fn(&str) -> Bytes + Send + Sync>,
 }
@@ -122,11 +127,9 @@ pub enum FailureKind {
     #[error("it gave an unusable answer: {0}")]
     Unusable(String),
     /// It answered with an error.
-    #[error("it answered {status}: {}", error.message)]
+    #[error("it answered {}: {}", error.status, error.message)]
     Answered {
-        /// Its status.
-        status: StatusCode,
-        /// Its words, without anything that names the endpoint.
+        /// Its status and words, without anything that names the endpoint.
         error: UpstreamError,
         /// How long it asked to wait.
         retry_after: Option<std::time::Duration>,
@@ -177,7 +180,7 @@ impl RequestManager {
         let mut record = Record::begin(Arc::clone(&self.metrics), Arc::clone(&call.request), call.stream);
         let outcome = self.place_and_send(&call, &mut record).await;
         match outcome {
-            Ok((placement, answer)) => Ok(self.hand_over(placement, answer, record)),
+            Ok((placement, answer)) => Ok(self.hand_over(placement, answer, record, call.echo_model)),
             Err(error) => {
                 record.end(match &error {
                     ServeError::Place(_) => Outcome::Rejected,
@@ -234,7 +237,13 @@ impl RequestManager {
         result
     }
 
-    fn hand_over(&self, placement: Placement, answer: Answer, mut record: Record) -> Served {
+    fn hand_over(
+        &self,
+        placement: Placement,
+        answer: Answer,
+        mut record: Record,
+        echo: Option<Arc<str>>,
+    ) -> Served {
         let routing = Routing {
             destinations: Arc::clone(self.scheduler.destinations()),
             ord: placement.planned.destination,
@@ -250,10 +259,13 @@ impl RequestManager {
                 record.count(usage, None);
                 record.end(Outcome::Ok);
                 drop(placement.lease);
+                let body = echo.map_or_else(|| body.clone(), |model| echo_model(&body, &model));
                 Served { routing, status, headers, body: ServedBody::Whole(Full::new(body)) }
             }
             Answer::Streaming { status, headers, stream } => {
-                let body = RelayBody::new(*stream, placement.lease, record, *self.pool.timeouts());
+                let echo = echo.filter(|_| stream.meter.is_some()).map(ModelEcho::new);
+                let books = Books { record, _lease: placement.lease };
+                let body = RelayBody::new(*stream, echo, books, *self.pool.timeouts());
                 Served { routing, status, headers, body: ServedBody::Relayed(Box::new(body)) }
             }
         }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::metrics::RequestMetrics;
-use crate::domain::{Destination, DestinationOrd, RoutingRequest, named::named_enum};
+use crate::domain::named::named_enum;
+use crate::domain::{Destination, DestinationOrd, RoutingRequest};
 use crate::endpoint::answer::Usage;
 use crate::routing::RequestEstimate;
 use crate::scheduler::Placement;
@@ -51,7 +52,8 @@ pub(super) struct Record {
     dispatch: Option<Dispatch>,
     attempts: u32,
     first_content: Option<Instant>,
-    usage: Option<Usage>,
+    prompt: Option<Tokens>,
+    completion: Option<Tokens>,
     is_over: bool,
 }
 
@@ -66,7 +68,8 @@ impl Record {
             dispatch: None,
             attempts: 0,
             first_content: None,
-            usage: None,
+            prompt: None,
+            completion: None,
             is_over: false,
         }
     }
@@ -98,15 +101,10 @@ impl Record {
         }
     }
 
-    /// What the endpoint counted, or the content events seen where it did not count.
-    pub(super) fn count(&mut self, usage: Option<Usage>, content_events: Option<u64>) {
-        self.usage = usage.or_else(|| {
-            content_events.map(|n| Usage {
-                prompt_tokens: self.request.prompt_tokens.0 as u64,
-                completion_tokens: n,
-                ..Usage::default()
-            })
-        });
+    /// What the endpoint counted, or what was seen of the completion where it did not count.
+    pub(super) fn count(&mut self, usage: Option<Usage>, seen: Option<Tokens>) {
+        self.prompt = usage.map(|u| Tokens(u.prompt_tokens as f64)).or(seen.map(|_| self.request.prompt_tokens));
+        self.completion = usage.map(|u| Tokens(u.completion_tokens as f64)).or(seen);
     }
 
     /// The request is over.
@@ -123,8 +121,8 @@ impl Record {
             duration: since_arrival(now),
             to_first_content: self.first_content.map(since_arrival),
             execution: self.dispatch.as_ref().map(|d| Seconds(now.duration_since(d.at).as_secs_f64())),
-            prompt: self.usage.map(|u| Tokens(u.prompt_tokens as f64)),
-            completion: self.usage.map(|u| Tokens(u.completion_tokens as f64)),
+            prompt: self.prompt,
+            completion: self.completion,
         };
         self.metrics.finished(&finished);
     }

@@ -13,7 +13,10 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::attempt::Streaming;
 use super::record::{Outcome, Record};
 use crate::endpoint::Timeouts;
+use crate::endpoint::echo::ModelEcho;
+use crate::endpoint::meter::StreamMeter;
 use crate::scheduler::Lease;
+use crate::units::Tokens;
 
 /// Sent while a committed stream has no content: keeps clients and proxies from giving up. One line, no
 /// blank line after it: some clients take `comment + blank line` for an event.
@@ -34,14 +37,15 @@ pub struct RelayBody {
     timer: Pin<Box<Sleep>>,
     limits: Timeouts,
     state: State,
-    at_line_start: bool,
+    echo: Option<ModelEcho>,
     books: Option<Books>,
 }
 
+/// What must be closed when the answer is over.
 #[derive(Debug)]
-struct Books {
-    record: Record,
-    _lease: Lease,
+pub(super) struct Books {
+    pub(super) record: Record,
+    pub(super) _lease: Lease,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -53,10 +57,9 @@ enum State {
 }
 
 impl RelayBody {
-    pub(super) fn new(stream: Streaming, lease: Lease, record: Record, limits: Timeouts) -> Self {
+    pub(super) fn new(stream: Streaming, echo: Option<ModelEcho>, books: Books, limits: Timeouts) -> Self {
         let timer = Box::pin(sleep_until(Instant::now() + limits.idle));
-        let books = Some(Books { record, _lease: lease });
-        let mut body = Self { stream, timer, limits, state: State::Passing, at_line_start: true, books };
+        let mut body = Self { stream, timer, limits, state: State::Passing, echo, books: Some(books) };
         body.rearm();
         body
     }
@@ -77,9 +80,10 @@ impl RelayBody {
     }
 
     fn pass(&mut self, data: Bytes) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        if let Some(last) = data.last() {
-            self.at_line_start = *last == b'\n';
-        }
+        let data = match &mut self.echo {
+            Some(echo) => echo.push(&data),
+            None => data,
+        };
         Poll::Ready(Some(Ok(Frame::data(data))))
     }
 
@@ -97,7 +101,7 @@ impl RelayBody {
             return Poll::Ready(Some(Err(Cut(why))));
         }
         self.state = State::Cutting(why);
-        let fresh_line = if self.at_line_start { "" } else { "\n\n" };
+        let fresh_line = if self.is_between_events() { "" } else { "\n\n" };
         let event = serde_json::json!({"error": {
             "message": why, "type": "upstream_error", "param": null, "code": "stream_interrupted",
         }});
@@ -107,7 +111,7 @@ impl RelayBody {
     fn close_books(&mut self, outcome: Outcome) {
         if let Some(mut books) = self.books.take() {
             if let Some(meter) = &self.stream.meter {
-                books.record.count(meter.usage(), Some(meter.content_events()));
+                books.record.count(meter.usage(), Some(Tokens(meter.completion_tokens() as f64)));
             }
             books.record.end(outcome);
         }
@@ -115,10 +119,18 @@ impl RelayBody {
 
     /// The stream ended as HTTP has it; an error event in it makes it a failure all the same.
     fn ended(&mut self) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        if let Some(meter) = &mut self.stream.meter {
+            meter.finish();
+        }
         let is_error = self.stream.meter.as_ref().is_some_and(|meter| meter.error().is_some());
         self.close_books(if is_error { Outcome::Failed } else { Outcome::Ok });
         self.state = State::Over;
-        Poll::Ready(None)
+        let tail = self.echo.as_mut().map(ModelEcho::finish).filter(|tail| !tail.is_empty());
+        Poll::Ready(tail.map(|tail| Ok(Frame::data(tail))))
+    }
+
+    fn is_between_events(&self) -> bool {
+        self.stream.meter.as_ref().is_some_and(StreamMeter::is_between_events)
     }
 
     fn silent(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
@@ -130,7 +142,11 @@ impl RelayBody {
             self.rearm();
             // Polled once more so that the timer wakes this task.
             let _ = self.timer.as_mut().poll(cx);
-            return if self.at_line_start { self.pass(Bytes::from_static(PING)) } else { Poll::Pending };
+            return if self.is_between_events() {
+                Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(PING)))))
+            } else {
+                Poll::Pending
+            };
         }
         self.cut(STALLED, Outcome::Failed)
     }
