@@ -20,8 +20,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE", default_value = "config.yaml")]
     config: PathBuf,
     /// What log lines look like.
-    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
-    log_format: String,
+    #[arg(long, value_enum, default_value_t)]
+    log_format: LogFormat,
     /// What is logged: a level, or levels by module such as `warn,cema_router::scheduler=debug`.
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: String,
@@ -32,8 +32,7 @@ pub struct ServeArgs {
 /// # Errors
 /// A configuration with faults, an address in use, a filter that cannot be read.
 pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
-    let format = LogFormat::from_name(&args.log_format).unwrap_or(LogFormat::Text);
-    logging::init(format, Some(&args.log))?;
+    logging::init(args.log_format, Some(&args.log))?;
     let config = Config::load(&args.config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {

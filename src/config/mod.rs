@@ -34,7 +34,7 @@ pub use fault::{ConfigError, Fault};
 pub use fleet::{EndpointConfig, FleetConfig};
 pub use limits::{Limits, ResponseModel, Timeouts};
 pub use node::{NetworkMeasure, NodeConfig, PowerSource};
-pub use routing::{EmbedderConfig, EstimatorMode, QualityConfig, RoutingConfig};
+pub use routing::{EmbedderConfig, QualityConfig, RoutingConfig};
 pub use secret::{KeyDigest, Secret};
 pub use tree::MAX_FILE_BYTES;
 pub use virtual_model::VirtualModel;

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::reader::{Field, Section};
-use crate::domain::named::named_enum;
 use crate::domain::request::Weights;
 use crate::planning::params::{WindowClose, WindowOrder, WindowParams};
+use crate::profiler::quality::EstimatorMode;
 use crate::routing::params::{CompletionModel, EnergyModel, ObjectiveMode, PolicyKind, TimeTerm};
 use crate::units::Seconds;
 
@@ -101,16 +101,6 @@ impl EmbedderConfig {
             field.path("auto or a path")
         };
         Self { library: path("library"), model: path("model") }
-    }
-}
-
-named_enum! {
-    /// `quality.mode`: how quality is estimated from similar prompts.
-    pub enum EstimatorMode {
-        /// Neighbours by embedding and prompt format (the default).
-        FormatAware = "format_aware",
-        /// Eq. 1 of the paper.
-        Paper = "paper",
     }
 }
 

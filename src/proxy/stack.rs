@@ -1,15 +1,17 @@
 //! What wraps every request of a listener, outermost first.
 
 use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use http::{HeaderName, HeaderValue, Request, Response};
+use http::{HeaderName, HeaderValue, Request, Response, header};
 use hyper::body::Incoming;
 use tower::layer::layer_fn;
 use tower::{Service, ServiceBuilder};
-use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::sensitive_headers::SetSensitiveRequestHeadersLayer;
 use tracing::error;
 
 use super::openai::ApiError;
@@ -40,15 +42,14 @@ where
     S::Future: Send + 'static,
 {
     ServiceBuilder::new()
-        // Outermost: even the answer to a panic carries the request's id.
-        .layer(layer_fn(RequestIds))
-        // A defect costs one request, not the connection's other ones.
-        .layer(CatchPanicLayer::custom(panicked))
+        // First, so that nothing within can print a credential.
+        .layer(SetSensitiveRequestHeadersLayer::new([header::AUTHORIZATION, header::COOKIE]))
+        // Innermost: a defect costs one request, and even its answer carries the request's id.
+        .layer(layer_fn(Guarded))
         .service(service)
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the signature that the layer asks for")]
-fn panicked(payload: Box<dyn std::any::Any + Send>) -> Response<ResponseBody> {
+fn panicked(payload: &(dyn std::any::Any + Send)) -> Response<ResponseBody> {
     let what = payload
         .downcast_ref::<String>()
         .map(String::as_str)
@@ -58,11 +59,11 @@ fn panicked(payload: Box<dyn std::any::Any + Send>) -> Response<ResponseBody> {
     error_response(ApiError::internal("the router failed on this request; this is a defect, please report it"))
 }
 
-/// Gives every request an id, its own if usable, and puts it on the answer.
+/// Gives every request an id, its own if usable, puts it on the answer, and turns a panic into one.
 #[derive(Debug, Clone)]
-struct RequestIds<S>(S);
+struct Guarded<S>(S);
 
-impl<S> Service<Request<Incoming>> for RequestIds<S>
+impl<S> Service<Request<Incoming>> for Guarded<S>
 where
     S: Service<Request<Incoming>, Response = Response<ResponseBody>, Error = Infallible>,
     S::Future: Send + 'static,
@@ -80,9 +81,12 @@ where
         let value = value.unwrap_or_else(new_id);
         let id = RequestId(value.to_str().unwrap_or_default().into());
         request.extensions_mut().insert(id);
-        let answer = self.0.call(request);
+        let answer = AssertUnwindSafe(self.0.call(request)).catch_unwind();
         Box::pin(async move {
-            let mut response = answer.await?;
+            let mut response = match answer.await {
+                Ok(answered) => answered?,
+                Err(payload) => panicked(payload.as_ref()),
+            };
             response.headers_mut().insert(X_REQUEST_ID, value);
             Ok(response)
         })

@@ -9,7 +9,6 @@ use prometheus::{
 
 use super::record::{Finished, Outcome};
 use crate::domain::Destination;
-use crate::units::Seconds;
 
 /// Label of requests that never had a destination.
 const NOWHERE: &str = "none";

@@ -137,7 +137,7 @@ pub enum FailureKind {
 }
 
 /// The request manager. Clones share its parts.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RequestManager {
     scheduler: Scheduler,
     pool: Arc<EndpointPool>,

@@ -104,7 +104,7 @@ impl Drop for Lease {
 }
 
 /// Handle to the scheduler; clones share it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Scheduler {
     events: mpsc::UnboundedSender<Event>,
     queue: Arc<Semaphore>,
@@ -286,7 +286,6 @@ async fn awaited(pending: &mut Option<oneshot::Receiver<Prediction>>) -> Option<
 }
 
 /// What the scheduler schedules over.
-#[derive(Debug)]
 pub struct Fleet {
     /// D in order.
     pub destinations: Arc<[Destination]>,

@@ -62,8 +62,16 @@ impl SolverThread {
 
 fn solve(job: PlanJob, policy: &dyn RoutingPolicy, params: &PlanParams, budget: Duration) -> SolveOutcome {
     let began = Instant::now();
-    let began_cpu = cpu_time::ThreadTime::now();
-    let mut stop = || began_cpu.elapsed() >= budget || began.elapsed() >= budget * WALL_PER_BUDGET;
+    let began_cpu = thread_cpu_time();
+    let is_spent = || thread_cpu_time().saturating_sub(began_cpu) >= budget;
+    let mut stop = || is_spent() || began.elapsed() >= budget * WALL_PER_BUDGET;
     let plan = job.solve(policy, params, &mut stop)?;
     Ok(SolvedPlan { plan, took: began.elapsed() })
+}
+
+/// CPU time of this thread so far.
+fn thread_cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+    Duration::new(seconds.unwrap_or_default(), nanos.unwrap_or_default())
 }

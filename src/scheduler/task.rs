@@ -85,7 +85,7 @@ impl SchedulerTask {
         let mut solving: Option<oneshot::Receiver<SolveOutcome>> = None;
         self.take_health();
         loop {
-            let wakeup = self.turn(&mut solving);
+            let wakeup = self.turn(&mut solving).map(|at| self.instant(at));
             tokio::select! {
                 // Cancel-safe: recv, changed and sleep lose nothing when another arm wins.
                 event = inbox.recv() => match event {
@@ -102,7 +102,7 @@ impl SchedulerTask {
                     }
                     self.take_health();
                 }
-                () = sleep_or_never(wakeup.map(|at| self.instant(at))) => {}
+                () = sleep_or_never(wakeup) => {}
             }
         }
     }
