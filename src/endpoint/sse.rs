@@ -97,6 +97,12 @@ impl Scanner {
         self.end_line(b"", &mut None, on);
     }
 
+    /// Whether the stream so far ends with a complete event, so that another may follow.
+    #[must_use]
+    pub fn is_between_events(&self) -> bool {
+        self.line.is_empty() && !self.skipping && self.open == Open::Empty
+    }
+
     /// Keeps the start of a line whose end has not come yet.
     fn extend_line(&mut self, part: &[u8], on: &mut impl FnMut(SseEvent<'_>)) {
         if self.skipping {
@@ -286,6 +292,17 @@ mod tests {
             events += 1;
         });
         assert_eq!(events, 2);
+    }
+
+    #[test]
+    fn knows_whether_an_event_is_open() {
+        let mut scanner = Scanner::new();
+        for (chunk, between) in
+            [("", true), ("data: a\n", false), ("\n", true), (": pi", false), ("ng\n", true), ("da", false)]
+        {
+            scanner.push(chunk.as_bytes(), &mut |_| ());
+            assert_eq!(scanner.is_between_events(), between, "{chunk:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,3 @@
+//! The HTTP surface clients see.
+
+pub mod openai;
