@@ -1,6 +1,10 @@
 //! The heterogeneous endpoint pool (paper III-D): HTTP clients of the LLM servers.
 
+pub mod answer;
+pub mod echo;
+pub mod meter;
 pub mod sse;
+pub mod upstream_error;
 
 pub(crate) mod json;
 mod kind;

@@ -210,7 +210,7 @@ fn is_comment(line: &[u8]) -> bool {
 }
 
 /// The value of a `data` field; other fields mean nothing to an OpenAI stream.
-fn data_value(line: &[u8]) -> Option<&[u8]> {
+pub(super) fn data_value(line: &[u8]) -> Option<&[u8]> {
     match line.strip_prefix(b"data")? {
         [] => Some(&[]),
         [b':', value @ ..] => Some(value.strip_prefix(b" ").unwrap_or(value)),

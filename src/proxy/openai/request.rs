@@ -396,7 +396,7 @@ mod tests {
             r#","stream":null,"n":null,"max_tokens":null,"max_completion_tokens":null,"tools":null,
                "stream_options":null,"response_format":null,"stop":null,"user":"""#,
         );
-        assert_eq!(nulls.unwrap(), ChatRequest { model_spans: vec![9..12], ..request });
+        assert_eq!(nulls.unwrap(), request);
     }
 
     #[test]
