@@ -63,7 +63,7 @@ async fn scripts_follow_the_request() {
 
 #[tokio::test]
 async fn chunk_boundaries_arrive_as_they_were_written() {
-    // P01: the boundaries fall inside characters.
+    // katanemo/plano#980, graniet/llm#90: the boundaries fall inside characters.
     let events = chat_events("m", &["日本語", "🙂é", "a\"}\n\n{\"b"]);
     for size in [1, 7, 64, events.len()] {
         let script = stream_in_chunks(&events, size, Duration::ZERO);

@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_200_without_an_answer_is_a_failure() {
-        // P07.
+        // decolua/9router#3242, mnfst/llm-gateway#2709.
         for (body, message) in [
             ("", "the endpoint answered with an empty body"),
             (" \n", "the endpoint answered with an empty body"),

@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn every_event_names_the_model_asked_for() {
-        // P15.
+        // BerriAI/litellm#5569, router-for-me/CLIProxyAPI#3965.
         let stream = STREAM.split_once("\n\n").unwrap().1;
         let expected = stream.replace("\"smollm2-135m-instruct\"", "\"cema/auto\"");
         assert_eq!(expected.matches("cema/auto").count(), 5);

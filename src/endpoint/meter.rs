@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn an_error_first_is_no_content_and_hides_what_follows() {
-        // P07, also after comments.
+        // openclaw/clawrouter#101, also after comments.
         let stream = b": a\n\n: b\n\ndata: {\"error\":{\"message\":\"overloaded\",\"code\":503}}\n\ndata: {\"choices\":[{\"text\":\"x\"}]}\n\ndata: [DONE]\n\n";
         let meter = meter([stream.as_slice()]);
         assert_eq!(readings(&meter), (0, None, false, false, false, Some("overloaded".into())));

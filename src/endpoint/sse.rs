@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn json_text_that_looks_like_framing_stays_inside_its_event() {
-        // P02: the escaped blank line is no blank line.
+        // BerriAI/litellm#30224: the escaped blank line is no blank line.
         let stream = b"data: {\"c\":\"a\\\"}\\n\\n{\\\"b data: x\"}\n\n";
         for size in [1, 7, stream.len()] {
             assert_eq!(scan(stream.chunks(size)), [data("{\"c\":\"a\\\"}\\n\\n{\\\"b data: x\"}")]);
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn giant_lines_are_opaque_and_not_kept() {
-        // P21: a line, a comment, an event of many lines, and a stream without any newline.
+        // A line, a comment, an event of many lines, and a stream without any newline.
         let giant = vec![b'x'; EVENT_BYTES_MAX + 1];
         let mut stream = b"data: ".to_vec();
         stream.extend_from_slice(&giant);
