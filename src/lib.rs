@@ -3,8 +3,11 @@
 //!
 //! ARCHITECTURE.md maps the paper's Fig. 3 to these modules and follows one request through them.
 
+pub mod cli;
+pub mod cpu_time;
 pub mod domain;
 pub mod endpoint;
 pub mod planning;
+pub mod problem_file;
 pub mod routing;
 pub mod units;

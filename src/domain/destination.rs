@@ -46,6 +46,12 @@ impl DestinationId {
         }
     }
 
+    /// An id that was composed elsewhere, such as in a problem file.
+    #[must_use]
+    pub fn from_text(id: &str) -> Self {
+        Self(id.into())
+    }
+
     /// The id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
