@@ -8,7 +8,6 @@ pub mod units;
 pub mod domain;
 
 pub mod planning;
-pub mod proxy;
 pub mod routing;
 
 pub mod endpoint;
