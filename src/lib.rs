@@ -6,5 +6,6 @@
 pub mod domain;
 pub mod endpoint;
 pub mod planning;
+pub mod profiler;
 pub mod routing;
 pub mod units;
