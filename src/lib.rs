@@ -8,6 +8,7 @@ pub mod units;
 pub mod domain;
 
 pub mod planning;
+pub mod profiler;
 pub mod routing;
 
 pub mod endpoint;
