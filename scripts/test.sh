@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Everything a developer must see pass. scripts/test.sh [STAGE...] with stages fmt lint test doc deny; none = all.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
+notes=() # what was not checked; repeated at the end so that nobody misses it
+
+say() { printf '\n== %s (%d s)\n' "$*" "$SECONDS"; }
+skip() {
+    notes+=("$*")
+    printf '\n!! NOT CHECKED: %s\n' "$*" >&2
+}
+
+stage_fmt() {
+    say "format"
+    cargo fmt --check
+}
+
+stage_lint() {
+    say "lints, warnings are errors"
+    cargo clippy --locked --all-targets -- -D warnings
+    say "the core without its optional native parts"
+    RUSTFLAGS="-D warnings" cargo check --locked --no-default-features --target-dir target/no-default-features
+    say "scripts"
+    find scripts demo tests -name '*.sh' -print0 | xargs -0 -n 1 bash -n
+    bash -n .ci/run
+    "${PYTHON:-python3}" scripts/check_syntax.py scripts demo tests
+}
+
+stage_test() {
+    # Tests that need these fail instead of skipping when they are absent.
+    export CEMA_REQUIRE_EMBEDDER=1
+    export CEMA_TEST_LLAMA=$PWD/.cache/llama/bin/python
+    export CEMA_TEST_SDK=$PWD/.cache/sdk/bin/python
+    say "tests"
+    if cargo nextest --version >/dev/null 2>&1; then
+        cargo nextest run --locked
+    else
+        cargo test --locked --lib --bins --tests --examples
+    fi
+    say "documentation tests"
+    cargo test --locked --doc
+    say "script tests"
+    "$CEMA_TEST_SDK" -B -m unittest discover --start-directory demo
+}
+
+stage_doc() {
+    say "API documentation, warnings are errors"
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
+}
+
+stage_deny() {
+    if ! cargo deny --version >/dev/null 2>&1; then
+        skip "licences, sources and duplicate versions of dependencies: cargo-deny is absent (cargo install --locked cargo-deny)"
+        return
+    fi
+    say "licences, sources and duplicate versions of dependencies"
+    cargo deny check bans licenses sources
+}
+
+[ $# -gt 0 ] || set -- fmt lint test doc deny
+for stage in "$@"; do
+    case $stage in
+    fmt | lint | test | doc | deny) "stage_$stage" ;;
+    *)
+        echo "unknown stage '$stage'; there are: fmt lint test doc deny" >&2
+        exit 2
+        ;;
+    esac
+done
+
+printf '\nPassed: %s, in %d min %d s.\n' "$*" $((SECONDS / 60)) $((SECONDS % 60))
+for note in ${notes[@]+"${notes[@]}"}; do printf 'NOT CHECKED: %s\n' "$note"; done
