@@ -41,7 +41,11 @@ impl Admin {
     fn answer(&self, request: &Request<Incoming>) -> Response<ResponseBody> {
         let path = request.uri().path();
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return error_response(ApiError::method_not_allowed(request.method().as_str(), path, "GET, HEAD"));
+            return error_response(ApiError::method_not_allowed(
+                request.method().as_str(),
+                path,
+                "GET, HEAD",
+            ));
         }
         match path {
             "/metrics" => self.metrics(),
@@ -85,7 +89,8 @@ impl Admin {
 
     fn decision(&self, request_id: &str) -> Response<ResponseBody> {
         let Some(solved) = self.scheduler.decisions().find(request_id) else {
-            let message = format!("no recent decision about request `{request_id}`: only the last few are kept");
+            let message =
+                format!("no recent decision about request `{request_id}`: only the last few are kept");
             let code = Some("decision_not_found");
             return error_response(ApiError::new(
                 StatusCode::NOT_FOUND,
@@ -97,7 +102,9 @@ impl Admin {
         let record = DecisionRecord::new(request_id, &solved, self);
         match record.and_then(|record| serde_json::to_string(&record)) {
             Ok(body) => json_response(StatusCode::OK, body),
-            Err(error) => error_response(ApiError::internal(format!("the decision cannot be shown: {error}"))),
+            Err(error) => {
+                error_response(ApiError::internal(format!("the decision cannot be shown: {error}")))
+            }
         }
     }
 
