@@ -1,5 +1,6 @@
 //! The composition root: a configuration becomes a running router, and ends in order.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,6 +96,14 @@ impl App {
         Ok(Self { listener, admin_listener, api, admin, tasks, stop, force })
     }
 
+    /// Addresses of the API and of the admin listener.
+    ///
+    /// # Errors
+    /// When the system does not tell.
+    pub fn addresses(&self) -> std::io::Result<(SocketAddr, SocketAddr)> {
+        Ok((self.listener.local_addr()?, self.admin_listener.local_addr()?))
+    }
+
     /// Serves until SIGTERM or SIGINT, then drains; a second signal ends at once.
     ///
     /// # Errors
@@ -155,7 +164,7 @@ async fn stop_aware(stop: CancellationToken, task: impl Future<Output = ()>) {
     }
 }
 
-async fn bind(address: std::net::SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
+async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot listen on {address} (configuration key `{key}`): is it in use?"))

@@ -7,12 +7,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use cema_router::config::{
-    Config, ConfigError, EstimatorMode, Fault, KeyDigest, MAX_FILE_BYTES, NetworkMeasure, PowerSource,
-    ResponseModel,
+    Config, ConfigError, Fault, KeyDigest, MAX_FILE_BYTES, NetworkMeasure, PowerSource, ResponseModel,
 };
 use cema_router::domain::{Capabilities, NodeClass, TransferEnergy, Weights};
 use cema_router::endpoint::EndpointKind;
 use cema_router::planning::{WindowClose, WindowOrder};
+use cema_router::profiler::quality::EstimatorMode;
 use cema_router::routing::{CompletionModel, EnergyModel, ObjectiveMode, PolicyKind, TimeTerm};
 use cema_router::units::{BytesPerSec, Joules, Quality, Seconds, Tokens, TokensPerSec, Watts};
 use proptest::prelude::*;

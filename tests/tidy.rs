@@ -8,13 +8,17 @@ use std::path::{Path, PathBuf};
 /// Top-level modules and the top-level modules each may import. What is not listed is refused.
 const LAYERS: &[(&str, &[&str])] = &[
     ("units", &[]),
+    ("cpu_time", &["units"]),
     ("domain", &["units"]),
     ("routing", &["units", "domain"]),
     ("planning", &["units", "domain", "routing"]),
     ("problem_file", &["units", "domain", "routing"]),
     ("endpoint", &["units", "domain", "telemetry"]),
     ("profiler", &["units", "domain", "endpoint", "telemetry"]),
-    ("scheduler", &["units", "domain", "routing", "planning", "profiler", "telemetry", "problem_file"]),
+    (
+        "scheduler",
+        &["units", "domain", "routing", "planning", "profiler", "telemetry", "problem_file", "cpu_time"],
+    ),
     (
         "request_manager",
         &["units", "domain", "routing", "planning", "scheduler", "endpoint", "profiler", "telemetry"],
@@ -58,6 +62,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "telemetry",
             "config",
             "app",
+            "cpu_time",
         ],
     ),
     ("main", &["cli"]),

@@ -7,6 +7,7 @@
 pub mod backlog;
 pub mod context;
 pub mod destination;
+pub mod estimate;
 pub(crate) mod named;
 pub mod request;
 
@@ -16,4 +17,5 @@ pub use destination::{
     Capabilities, Destination, DestinationId, DestinationOrd, EndpointOrd, Network, NodeClass, Power, Price,
     Throughput, TransferEnergy,
 };
+pub use estimate::RequestEstimate;
 pub use request::{Constraints, ModelTarget, Prediction, QualitySource, RoutingRequest, Weights};

@@ -190,11 +190,11 @@ impl EndpointPool {
 impl EndpointSpec {
     fn uri(&self, base: &str, suffix: &str) -> Result<Uri, http::Error> {
         let path: PathAndQuery = format!("{base}{suffix}").parse().map_err(http::Error::from)?;
-        Ok(Uri::builder()
+        Uri::builder()
             .scheme(self.scheme.clone())
             .authority(self.authority.clone())
             .path_and_query(path)
-            .build()?)
+            .build()
     }
 
     fn authenticate(&self, headers: &mut HeaderMap) {

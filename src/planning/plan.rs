@@ -6,10 +6,12 @@
 use std::sync::Arc;
 
 use super::planner::Ticket;
-use crate::domain::{DestinationOrd, Prediction, QualitySource, RoutingContext, RoutingRequest};
+use crate::domain::{
+    DestinationOrd, Prediction, QualitySource, RequestEstimate, RoutingContext, RoutingRequest,
+};
 use crate::routing::{
     BatchItem, CostModels, Evaluator, LegalSet, NoDestination, Objective, ObjectiveMode, PolicyError,
-    Problem, ProblemError, RequestEstimate, RoutingDecision, RoutingPolicy, legal_set, rng_for,
+    Problem, ProblemError, RoutingDecision, RoutingPolicy, legal_set, rng_for,
 };
 use crate::units::{Seconds, Tokens};
 

@@ -12,9 +12,11 @@ const QUALITY_RANGE_PRIOR: f64 = 0.25;
 /// The request the priors of money, energy and time are worked out for.
 const REFERENCE_PROMPT: Tokens = Tokens(500.0);
 const REFERENCE_COMPLETION: Tokens = Tokens(250.0);
-/// A scale never falls below this share of its prior: a fleet whose destinations cost the same must not
-/// turn a rounding difference into the deciding term.
+/// A scale never falls below this share of its prior: batches that hardly differ in a term must not
+/// turn a rounding difference into the deciding one.
 const FLOOR_SHARE: f64 = 0.05;
+/// Least prior of a scale, as a share of the fleet's mean.
+const MEAN_SHARE: f64 = 0.1;
 
 /// A moving average of the objective's scales.
 #[derive(Debug, Clone)]
@@ -32,13 +34,11 @@ impl ScalesAverage {
         let energy = |d: &Destination| {
             (d.power.active().0 - d.power.idle.0).max(0.0) * service(d).0 / d.throughput.batch_speedup
         };
-        let times: Vec<f64> = destinations.iter().map(|d| service(d).0).collect();
-        let mean_time = times.iter().sum::<f64>() / times.len().max(1) as f64;
         let prior = ObjectiveScales {
             quality: QUALITY_RANGE_PRIOR,
-            cost: Usd(positive(range(destinations.iter().map(money)))),
-            energy: Joules(positive(range(destinations.iter().map(energy)))),
-            time: Seconds(positive(mean_time)),
+            cost: Usd(prior_scale(destinations.iter().map(money))),
+            energy: Joules(prior_scale(destinations.iter().map(energy))),
+            time: Seconds(positive(mean(destinations.iter().map(|d| service(d).0)))),
         };
         Self { prior, current: prior }
     }
@@ -91,7 +91,12 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / f64::from(n.max(1))
 }
 
-/// A term whose range is nil gets the scale 1: every destination then scores the same in it.
+/// The range over the fleet, or a share of the mean where the fleet hardly differs.
+fn prior_scale(values: impl Iterator<Item = f64> + Clone) -> f64 {
+    positive(range(values.clone()).max(MEAN_SHARE * mean(values)))
+}
+
+/// A term that is nil everywhere gets the scale 1: it decides nothing.
 fn positive(value: f64) -> f64 {
     if value.is_finite() && value > 0.0 { value } else { 1.0 }
 }

@@ -1,6 +1,5 @@
 //! The admin listener: metrics, health, the fleet's state and recent decisions.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::task::{Context, Poll};
 
@@ -8,19 +7,15 @@ use futures_util::future::{Ready, ready};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use prometheus::{Registry, TEXT_FORMAT, TextEncoder};
-use serde::Serialize;
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tower::Service;
 
 use super::openai::ApiError;
 use super::respond::{ResponseBody, error_response, json as json_response, text, with_type};
-use crate::domain::{Destination, DestinationOrd};
-use crate::planning::{Planned, Solved};
-use crate::problem_file;
+use crate::domain::Destination;
 use crate::profiler::node::FleetHealth;
 use crate::scheduler::Scheduler;
-use crate::scheduler::decisions::SolvedPlan;
+use crate::scheduler::decision_record::DecisionRecord;
 
 /// The admin API as a service; clones share it.
 #[derive(Clone)]
@@ -99,102 +94,14 @@ impl Admin {
                 message,
             ));
         };
-        let record = DecisionRecord::new(request_id, &solved, self);
+        let destinations = self.scheduler.destinations();
+        let record = DecisionRecord::new(request_id, self.policy, &solved, destinations);
         match record.and_then(|record| serde_json::to_string(&record)) {
             Ok(body) => json_response(StatusCode::OK, body),
             Err(error) => {
                 error_response(ApiError::internal(format!("the decision cannot be shown: {error}")))
             }
         }
-    }
-
-    fn destination_id(&self, ord: DestinationOrd) -> &str {
-        self.scheduler.destinations()[ord.idx()].id.as_str()
-    }
-}
-
-/// A plan as the admin API shows it.
-#[derive(Serialize)]
-struct DecisionRecord<'a> {
-    request_id: &'a str,
-    batch: u64,
-    policy: &'static str,
-    solve_ms: f64,
-    placements: Vec<PlacementRecord<'a>>,
-    #[serde(flatten)]
-    outcome: Option<OutcomeRecord>,
-}
-
-#[derive(Serialize)]
-struct PlacementRecord<'a> {
-    request_id: &'a str,
-    destination: &'a str,
-    runner_up: Option<&'a str>,
-    quality_source: &'static str,
-    predicted: PredictedRecord,
-}
-
-#[derive(Serialize)]
-struct PredictedRecord {
-    quality: f64,
-    usd: f64,
-    joules: f64,
-    seconds: f64,
-    completion_tokens: f64,
-}
-
-#[derive(Serialize)]
-struct OutcomeRecord {
-    /// J under the bounds of `problem`.
-    objective: f64,
-    terms: BTreeMap<&'static str, f64>,
-    lower_bound: Option<f64>,
-    certified_gap: Option<f64>,
-    evaluations: u64,
-    /// The batch as a problem file, for `cema-router solve`.
-    problem: Box<RawValue>,
-}
-
-impl<'a> DecisionRecord<'a> {
-    fn new(request_id: &'a str, solved: &'a SolvedPlan, admin: &'a Admin) -> serde_json::Result<Self> {
-        let place = |p: &'a Planned| PlacementRecord {
-            request_id: &p.request_id,
-            destination: admin.destination_id(p.destination),
-            runner_up: solved.runner_up(&p.request_id).map(|ord| admin.destination_id(ord)),
-            quality_source: p.source.as_str(),
-            predicted: PredictedRecord {
-                quality: p.estimate.quality.0,
-                usd: p.estimate.usd.0,
-                joules: p.estimate.joules.0,
-                seconds: p.estimate.completion.0,
-                completion_tokens: p.completion.0,
-            },
-        };
-        let plan = &solved.plan;
-        let outcome = plan.solved.as_ref().map(|s| OutcomeRecord::new(plan.number, s)).transpose()?;
-        Ok(Self {
-            request_id,
-            batch: plan.number,
-            policy: admin.policy,
-            solve_ms: solved.took.as_secs_f64() * 1e3,
-            placements: plan.planned.iter().map(place).collect(),
-            outcome,
-        })
-    }
-}
-
-impl OutcomeRecord {
-    fn new(number: u64, solved: &Solved) -> serde_json::Result<Self> {
-        let Solved { problem, objective, decision } = solved;
-        let problem = problem_file::to_json(&format!("batch-{number}"), problem, objective)?;
-        Ok(Self {
-            objective: decision.objective,
-            terms: decision.terms.named().into(),
-            lower_bound: decision.lower_bound,
-            certified_gap: decision.certified_gap,
-            evaluations: decision.evaluations,
-            problem: RawValue::from_string(problem)?,
-        })
     }
 }
 

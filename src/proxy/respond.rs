@@ -10,8 +10,7 @@ use http_body_util::{BodyExt, Full};
 use super::openai::ApiError;
 use crate::domain::Destination;
 use crate::request_manager::{FailureKind, Routing, ServeError, Served, ServedBody};
-use crate::routing::NoDestination;
-use crate::scheduler::PlaceError;
+use crate::scheduler::{NoDestination, PlaceError};
 
 /// The body of every answer.
 pub type ResponseBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;

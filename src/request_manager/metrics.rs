@@ -13,6 +13,8 @@ use crate::domain::Destination;
 /// Label of requests that never had a destination.
 const NOWHERE: &str = "none";
 
+const RATIO_BUCKETS: [f64; 13] = [0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0];
+
 #[derive(Debug)]
 pub(super) struct RequestMetrics {
     requests: IntCounterVec,
@@ -27,88 +29,100 @@ pub(super) struct RequestMetrics {
     predicted_vs_actual: HistogramVec,
 }
 
+/// Makes and registers labelled metrics.
+struct Families<'a> {
+    registry: &'a Registry,
+}
+
+impl Families<'_> {
+    fn registered<C: Collector + Clone + 'static>(&self, collector: C) -> prometheus::Result<C> {
+        self.registry.register(Box::new(collector.clone()))?;
+        Ok(collector)
+    }
+
+    fn counter(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
+        self.registered(IntCounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn amount(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<CounterVec> {
+        self.registered(CounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn histogram(
+        &self,
+        (name, help): (&str, &str),
+        labels: &[&str],
+        buckets: Vec<f64>,
+    ) -> prometheus::Result<HistogramVec> {
+        self.registered(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), labels)?)
+    }
+}
+
 impl RequestMetrics {
     pub(super) fn register(
         registry: &Registry,
         destinations: &Arc<[Destination]>,
     ) -> prometheus::Result<Self> {
+        let families = Families { registry };
         let slow = exponential_buckets(0.01, 2.0, 15)?;
         let metrics = Self {
-            requests: IntCounterVec::new(
-                Opts::new(
-                    "cema_requests_total",
-                    "Requests by destination, model, outcome and kind of answer.",
-                ),
+            requests: families.counter(
+                "cema_requests_total",
+                "Requests by destination, model, outcome and kind of answer.",
                 &["destination", "model", "outcome", "stream"],
             )?,
-            duration: HistogramVec::new(
-                HistogramOpts::new("cema_request_duration_seconds", "From arrival to the last byte.")
-                    .buckets(slow.clone()),
+            duration: families.histogram(
+                ("cema_request_duration_seconds", "From arrival to the last byte."),
                 &["destination"],
+                slow.clone(),
             )?,
-            time_to_first_token: HistogramVec::new(
-                HistogramOpts::new(
-                    "cema_time_to_first_token_seconds",
-                    "From arrival to the first content of a stream.",
-                )
-                .buckets(slow),
+            time_to_first_token: families.histogram(
+                ("cema_time_to_first_token_seconds", "From arrival to the first content of a stream."),
                 &["destination"],
+                slow,
             )?,
-            time_per_output_token: HistogramVec::new(
-                HistogramOpts::new(
+            time_per_output_token: families.histogram(
+                (
                     "cema_time_per_output_token_seconds",
                     "Time of a stream after its first content, per completion token after the first.",
-                )
-                .buckets(exponential_buckets(0.002, 2.0, 12)?),
-                &["destination"],
-            )?,
-            attempts: IntCounterVec::new(
-                Opts::new("cema_upstream_attempts_total", "Failed attempts at endpoints, by reason."),
-                &["reason"],
-            )?,
-            rejected: IntCounterVec::new(
-                Opts::new("cema_rejected_total", "Requests refused without an attempt, by reason."),
-                &["reason"],
-            )?,
-            tokens: CounterVec::new(
-                Opts::new("cema_tokens_total", "Tokens of answered requests."),
-                &["destination", "type"],
-            )?,
-            cost: CounterVec::new(
-                Opts::new(
-                    "cema_cost_usd_total",
-                    "Money charged by configured prices for tokens counted (Eq. 2).",
                 ),
                 &["destination"],
+                exponential_buckets(0.002, 2.0, 12)?,
             )?,
-            energy: CounterVec::new(
-                Opts::new("cema_energy_joules_total", "Energy of answered requests (Eq. 3)."),
+            attempts: families.counter(
+                "cema_upstream_attempts_total",
+                "Failed attempts at endpoints, by reason.",
+                &["reason"],
+            )?,
+            rejected: families.counter(
+                "cema_rejected_total",
+                "Requests refused without an attempt, by reason.",
+                &["reason"],
+            )?,
+            tokens: families.amount(
+                "cema_tokens_total",
+                "Tokens of answered requests.",
+                &["destination", "type"],
+            )?,
+            cost: families.amount(
+                "cema_cost_usd_total",
+                "Money charged by configured prices for tokens counted (Eq. 2).",
+                &["destination"],
+            )?,
+            energy: families.amount(
+                "cema_energy_joules_total",
+                "Energy of answered requests (Eq. 3).",
                 &["destination", "source"],
             )?,
-            predicted_vs_actual: HistogramVec::new(
-                HistogramOpts::new(
+            predicted_vs_actual: families.histogram(
+                (
                     "cema_predicted_vs_actual_ratio",
                     "Predicted figure divided by the actual one, of answered requests.",
-                )
-                .buckets(vec![0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0]),
+                ),
                 &["quantity"],
+                RATIO_BUCKETS.to_vec(),
             )?,
         };
-        let collectors: [Box<dyn Collector>; 10] = [
-            Box::new(metrics.requests.clone()),
-            Box::new(metrics.duration.clone()),
-            Box::new(metrics.time_to_first_token.clone()),
-            Box::new(metrics.time_per_output_token.clone()),
-            Box::new(metrics.attempts.clone()),
-            Box::new(metrics.rejected.clone()),
-            Box::new(metrics.tokens.clone()),
-            Box::new(metrics.cost.clone()),
-            Box::new(metrics.energy.clone()),
-            Box::new(metrics.predicted_vs_actual.clone()),
-        ];
-        for collector in collectors {
-            registry.register(collector)?;
-        }
         for destination in destinations.iter() {
             metrics.duration.with_label_values(&[destination.id.as_str()]);
         }

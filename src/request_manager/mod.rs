@@ -19,12 +19,11 @@ use prometheus::Registry;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::domain::{Destination, DestinationOrd, RoutingRequest};
+use crate::domain::{Destination, DestinationOrd, RequestEstimate, RoutingRequest};
 use crate::endpoint::EndpointPool;
 use crate::endpoint::echo::{ModelEcho, echo_model};
 use crate::endpoint::upstream_error::UpstreamError;
 use crate::profiler::node::FleetHealth;
-use crate::routing::RequestEstimate;
 use crate::scheduler::{PlaceError, Placement, Scheduler};
 use crate::units::Seconds;
 

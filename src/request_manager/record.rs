@@ -5,9 +5,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::metrics::RequestMetrics;
-use crate::domain::{Destination, DestinationOrd, RoutingRequest};
+use crate::domain::{Destination, DestinationOrd, RequestEstimate, RoutingRequest};
 use crate::endpoint::answer::Usage;
-use crate::routing::RequestEstimate;
 use crate::scheduler::Placement;
 use crate::units::{Seconds, Tokens};
 

@@ -4,7 +4,6 @@ use crate::domain::DestinationOrd;
 use crate::routing::evaluator::{Evaluator, ObjectiveTerms, RawTerms};
 use crate::routing::objective::Objective;
 use crate::routing::problem::Problem;
-use crate::units::{Joules, Quality, Seconds, Usd};
 
 /// An assignment with everything a record of it needs. J is relative to the objective it was made under.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,19 +64,4 @@ impl RoutingDecision {
             assignment,
         }
     }
-}
-
-/// What a decision predicts for one request.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RequestEstimate {
-    /// q̂ at the chosen destination.
-    pub quality: Quality,
-    /// Money (Eq. 2).
-    pub usd: Usd,
-    /// Energy (Eq. 3).
-    pub joules: Joules,
-    /// Service time alone on the endpoint.
-    pub service: Seconds,
-    /// Completion time with queueing, in arrival order (Eq. 4).
-    pub completion: Seconds,
 }

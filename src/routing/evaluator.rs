@@ -2,9 +2,8 @@
 //!
 //! Searches use incremental deltas; tests hold those against this evaluator.
 
-use crate::domain::DestinationOrd;
+use crate::domain::{DestinationOrd, RequestEstimate};
 use crate::routing::completion::{Makespan, completions};
-use crate::routing::decision::RequestEstimate;
 use crate::routing::objective::Objective;
 use crate::routing::problem::Problem;
 use crate::units::{Joules, Seconds, Usd};

@@ -24,7 +24,7 @@ pub mod memetic_paper;
 
 pub mod check;
 
-pub use decision::{RequestEstimate, RoutingDecision};
+pub use decision::RoutingDecision;
 pub use evaluator::{Evaluator, ObjectiveTerms, RawTerms};
 pub use legal::{LegalSet, NoDestination, legal_set};
 pub use objective::{Bounds, Objective, TermRange};

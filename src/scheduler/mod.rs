@@ -4,6 +4,7 @@
 //! thread of their own ([`solver`]). Requests come in through [`Scheduler::place`] and leave with a
 //! [`Placement`], whose [`Lease`] tells the planner, by being dropped, that they are over.
 
+pub mod decision_record;
 pub mod decisions;
 mod metrics;
 mod solver;
@@ -22,8 +23,10 @@ use crate::domain::{
 };
 use crate::planning::{Arrival, PlanParams, Planned, Planner, PlannerParams, Rejection, Ticket, WindowClose};
 use crate::profiler::quality::QualityService;
-use crate::routing::{NoDestination, RoutingPolicy, legal_set};
+use crate::routing::{RoutingPolicy, legal_set};
 use crate::units::Seconds;
+
+pub use crate::routing::NoDestination;
 
 use decisions::DecisionRing;
 use metrics::SchedulerMetrics;

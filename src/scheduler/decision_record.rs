@@ -1,0 +1,106 @@
+//! A decision as the admin API shows it: who went where and why, with the problem it was solved from.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::decisions::SolvedPlan;
+use crate::domain::{Destination, DestinationOrd};
+use crate::planning::{Planned, Solved};
+use crate::problem_file;
+
+/// A plan, for people and tools to read.
+#[derive(Debug, Serialize)]
+pub struct DecisionRecord<'a> {
+    request_id: &'a str,
+    batch: u64,
+    policy: &'static str,
+    solve_ms: f64,
+    placements: Vec<PlacementRecord<'a>>,
+    #[serde(flatten)]
+    outcome: Option<OutcomeRecord>,
+}
+
+#[derive(Debug, Serialize)]
+struct PlacementRecord<'a> {
+    request_id: &'a str,
+    destination: &'a str,
+    runner_up: Option<&'a str>,
+    quality_source: &'static str,
+    predicted: PredictedRecord,
+}
+
+#[derive(Debug, Serialize)]
+struct PredictedRecord {
+    quality: f64,
+    usd: f64,
+    joules: f64,
+    seconds: f64,
+    completion_tokens: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct OutcomeRecord {
+    /// J under the bounds of `problem`.
+    objective: f64,
+    terms: BTreeMap<&'static str, f64>,
+    lower_bound: Option<f64>,
+    certified_gap: Option<f64>,
+    evaluations: u64,
+    /// The batch as a problem file, for `cema-router solve`.
+    problem: Box<RawValue>,
+}
+
+impl<'a> DecisionRecord<'a> {
+    /// The record of the plan that placed `request_id`.
+    ///
+    /// # Errors
+    /// When the problem cannot be written.
+    pub fn new(
+        request_id: &'a str,
+        policy: &'static str,
+        solved: &'a SolvedPlan,
+        destinations: &'a [Destination],
+    ) -> serde_json::Result<Self> {
+        let id = |ord: DestinationOrd| destinations[ord.idx()].id.as_str();
+        let place = |p: &'a Planned| PlacementRecord {
+            request_id: &p.request_id,
+            destination: id(p.destination),
+            runner_up: solved.runner_up(&p.request_id).map(id),
+            quality_source: p.source.as_str(),
+            predicted: PredictedRecord {
+                quality: p.estimate.quality.0,
+                usd: p.estimate.usd.0,
+                joules: p.estimate.joules.0,
+                seconds: p.estimate.completion.0,
+                completion_tokens: p.completion.0,
+            },
+        };
+        let plan = &solved.plan;
+        let outcome = plan.solved.as_ref().map(|s| OutcomeRecord::new(plan.number, s)).transpose()?;
+        Ok(Self {
+            request_id,
+            batch: plan.number,
+            policy,
+            solve_ms: solved.took.as_secs_f64() * 1e3,
+            placements: plan.planned.iter().map(place).collect(),
+            outcome,
+        })
+    }
+}
+
+impl OutcomeRecord {
+    fn new(number: u64, solved: &Solved) -> serde_json::Result<Self> {
+        let Solved { problem, objective, decision } = solved;
+        let problem = problem_file::to_json(&format!("batch-{number}"), problem, objective)?;
+        Ok(Self {
+            objective: decision.objective,
+            terms: decision.terms.named().into(),
+            lower_bound: decision.lower_bound,
+            certified_gap: decision.certified_gap,
+            evaluations: decision.evaluations,
+            problem: RawValue::from_string(problem)?,
+        })
+    }
+}
