@@ -3,6 +3,7 @@
 //!
 //! ARCHITECTURE.md maps the paper's Fig. 3 to these modules and follows one request through them.
 
+pub mod cli;
 pub mod domain;
 pub mod endpoint;
 pub mod planning;
