@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand.
 
 pub mod check_config;
+pub mod quality;
 pub mod serve;
 pub mod solve;
 
@@ -27,6 +28,8 @@ enum Command {
     CheckConfig(check_config::CheckConfigArgs),
     /// Solve a routing problem from a file.
     Solve(solve::SolveArgs),
+    /// Fill the quality store and show what it holds.
+    Quality(quality::QualityArgs),
 }
 
 impl Cli {
@@ -39,6 +42,7 @@ impl Cli {
             Command::Serve(args) => serve::run(args),
             Command::CheckConfig(args) => check_config::run(args),
             Command::Solve(args) => solve::run(args),
+            Command::Quality(args) => quality::run(args),
         }
     }
 }
