@@ -17,6 +17,9 @@ use crate::units::{Joules, Quality, Seconds, Usd};
 /// and the solver's copies bound memory at about 1 GB.
 pub const CELLS_MAX: usize = 1 << 22;
 
+/// A quality loss this little below zero is the rounding of `1 − q̂` and taken for zero.
+const LOSS_ROUNDING: f64 = 1e-12;
+
 /// What the tables need to know of one destination.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DestinationLoad {
@@ -160,8 +163,11 @@ impl Problem {
     ///
     /// # Errors
     /// The first fault found, naming the table, row and column.
-    pub fn new(tables: ProblemTables) -> Result<Self, ProblemError> {
+    pub fn new(mut tables: ProblemTables) -> Result<Self, ProblemError> {
         check_sizes(&tables)?;
+        for loss in tables.quality_loss.iter_mut().filter(|loss| **loss < 0.0 && **loss > -LOSS_ROUNDING) {
+            *loss = 0.0;
+        }
         check_destinations(&tables)?;
         check_cells(&tables)?;
         check_rows(&tables)?;
