@@ -3,8 +3,25 @@
 //!
 //! ARCHITECTURE.md maps the paper's Fig. 3 to these modules and follows one request through them.
 
-pub mod domain;
-pub mod endpoint;
-pub mod planning;
-pub mod routing;
 pub mod units;
+
+pub mod domain;
+
+pub mod planning;
+pub mod profiler;
+pub mod routing;
+
+pub mod endpoint;
+pub mod problem_file;
+pub mod profiler;
+pub mod scheduler;
+
+pub mod request_manager;
+
+pub mod proxy;
+
+pub mod telemetry;
+
+pub mod app;
+pub mod cli;
+pub mod config;

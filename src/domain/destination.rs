@@ -46,6 +46,12 @@ impl DestinationId {
         }
     }
 
+    /// An id that was composed elsewhere, such as in a problem file.
+    #[must_use]
+    pub fn from_text(id: &str) -> Self {
+        Self(id.into())
+    }
+
     /// The id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -126,6 +132,15 @@ pub struct Price {
     pub request: Usd,
 }
 
+impl Price {
+    /// What an exchange of this size costs (C_infer of Eq. 2).
+    #[must_use]
+    pub fn charge(&self, prompt: Tokens, completion: Tokens) -> Usd {
+        let per_mtok = prompt.0 * self.prompt_usd_per_mtok + completion.0 * self.completion_usd_per_mtok;
+        Usd(per_mtok / 1e6) + self.request
+    }
+}
+
 /// Calibrated speed of a destination: the paper's F1 and F_B.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Throughput {
@@ -137,6 +152,14 @@ pub struct Throughput {
     pub batch_speedup: f64,
     /// Requests the engine truly runs at once (its slots); at least 1.
     pub max_concurrency: u32,
+}
+
+impl Throughput {
+    /// s_rd: the time of a request of this size alone on the endpoint.
+    #[must_use]
+    pub fn service_time(&self, prompt: Tokens, completion: Tokens) -> Seconds {
+        prompt.duration_at(self.prefill) + completion.duration_at(self.decode)
+    }
 }
 
 /// How moving bytes to and from an endpoint is charged in joules (Eq. 3, the communication part).

@@ -81,6 +81,19 @@ pub struct RoutingRequest {
     pub weights: Option<Weights>,
 }
 
+impl RoutingRequest {
+    /// Completion tokens of all choices where `predicted` is the length of one, after the client's cap. An
+    /// embedding has none.
+    #[must_use]
+    pub fn completion(&self, predicted: Tokens) -> Tokens {
+        if self.needs.offers(Capabilities::EMBEDDING) {
+            return Tokens::ZERO;
+        }
+        let per_choice = self.max_completion_tokens.map_or(predicted, |cap| predicted.min(cap));
+        Tokens(per_choice.0 * f64::from(self.choices))
+    }
+}
+
 named_enum! {
     /// Where a prediction's quality came from; a metric label and part of the decision record.
     pub enum QualitySource {

@@ -1,5 +1,16 @@
-//! The heterogeneous endpoint pool (paper III-D): HTTP clients of the LLM servers.
+//! The heterogeneous endpoint pool (paper III-D): HTTP clients of the LLM servers, and what their
+//! answers say.
 
+pub mod pool;
+
+pub mod answer;
+pub mod echo;
+pub mod meter;
+pub mod sse;
+pub mod upstream_error;
+
+pub(crate) mod json;
 mod kind;
 
 pub use kind::EndpointKind;
+pub use pool::{EndpointPool, EndpointSpec, SendError, Timeouts};

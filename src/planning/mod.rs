@@ -1,6 +1,16 @@
-//! The live planner, sans-IO: events and `now` in, actions out.
+//! The live planner, sans-IO: events and `now` in, actions out (paper III-A, routing windows).
+//!
+//! It owns the waiting set, the ledger of what is in flight where, and the rule that says when a window
+//! closes. It never reads a clock or sends anything, so the async scheduler, the tests and the simulator
+//! run the very same code.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod params;
+pub mod plan;
+pub mod planner;
+pub mod scales;
 
 pub use params::{WindowClose, WindowOrder, WindowParams};
+pub use plan::{Plan, PlanJob, PlanParams, Planned, SolveError, Solved, Waiting};
+pub use planner::{Action, Arrival, Planner, PlannerParams, Rejection, Step, Ticket};
+pub use scales::ScalesAverage;

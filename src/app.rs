@@ -1,0 +1,276 @@
+//! The composition root: a configuration becomes a running router, and ends in order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use http::HeaderValue;
+use prometheus::{IntGaugeVec, Opts, Registry};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use crate::config::{Config, EndpointConfig, ResponseModel};
+use crate::domain::Destination;
+use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
+use crate::planning::{PlanParams, PlannerParams};
+use crate::profiler::node::FleetHealth;
+use crate::profiler::quality::{DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService};
+use crate::proxy::admin::Admin;
+use crate::proxy::{Api, ApiKey, ApiParams, Auth, server, stack};
+use crate::request_manager::RequestManager;
+use crate::request_manager::admission::{ModelDirectory, VirtualModel};
+use crate::routing::{CompletionModel, CostModels, PolicyKind, PolicyParams, RoutingPolicy, TimeTerm, for_kind};
+use crate::scheduler::{Fleet, Scheduler, SchedulerParams};
+use crate::units::{Seconds, Tokens};
+
+/// Requests under way have this long to finish once the router was told to stop.
+const DRAIN_LIMIT: Duration = Duration::from_secs(30);
+/// Assumed length of a completion where nothing is known of the destination.
+const COMPLETION_PRIOR: Tokens = Tokens(250.0);
+
+/// A router that listens and is ready to run.
+pub struct App {
+    listener: TcpListener,
+    admin_listener: TcpListener,
+    api: Api,
+    admin: Admin,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    force: CancellationToken,
+}
+
+impl App {
+    /// Binds the listeners and builds every part; nothing is served yet.
+    ///
+    /// # Errors
+    /// An address in use, a certificate store that cannot be read, a thread that cannot be started.
+    pub async fn start(config: Config) -> anyhow::Result<Self> {
+        let listener = bind(config.listen, "listen").await?;
+        let admin_listener = bind(config.admin_listen, "admin_listen").await?;
+        let registry = Registry::new();
+        register_build_info(&registry)?;
+        let destinations: Arc<[Destination]> = config.fleet.destinations.clone().into();
+        let specs = config.fleet.endpoints.iter().map(endpoint_spec).collect::<anyhow::Result<Vec<_>>>()?;
+        let pool = Arc::new(EndpointPool::new(specs, timeouts(&config)).context("cannot set up TLS")?);
+        let health = FleetHealth::new(Arc::clone(&pool), &registry)?;
+        let quality = start_quality(&config, &destinations, &registry)?;
+        let (policy, params) = scheduling(&config);
+        let policy_name = policy.name();
+        let fleet =
+            Fleet { destinations: Arc::clone(&destinations), health: health.subscribe(), quality };
+        let (scheduler, scheduler_task) = Scheduler::new(params, policy, fleet, &registry)?;
+        let manager = RequestManager::new(scheduler.clone(), Arc::clone(&pool), health.clone(), &registry)?;
+
+        let tasks = TaskTracker::new();
+        let (stop, force) = (CancellationToken::new(), CancellationToken::new());
+        tasks.spawn(stop_aware(force.clone(), scheduler_task));
+        health.probe_all().await;
+        for (endpoint, _) in pool.iter() {
+            tasks.spawn(stop_aware(force.clone(), health.clone().watch_endpoint(endpoint)));
+        }
+        let api = Api::new(ApiParams {
+            manager,
+            directory: ModelDirectory::new(&destinations, virtual_models(&config)),
+            auth: auth(&config),
+            health: health.clone(),
+            body_bytes_max: config.limits.max_body_bytes,
+            policy: policy_name,
+            echo_model: config.response_model == ResponseModel::Echo,
+            draining: stop.clone(),
+        });
+        let admin = Admin::new(registry, scheduler, health, policy_name);
+        info!(
+            listen = %listener.local_addr()?,
+            admin = %admin_listener.local_addr()?,
+            n_destinations = destinations.len(),
+            policy = policy_name,
+            "listening"
+        );
+        Ok(Self { listener, admin_listener, api, admin, tasks, stop, force })
+    }
+
+    /// Serves until SIGTERM or SIGINT, then drains; a second signal ends at once.
+    ///
+    /// # Errors
+    /// When signals cannot be listened for.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let Self { listener, admin_listener, api, admin, tasks, stop, force } = self;
+        let admin_stop = CancellationToken::new();
+        let main = server::serve(listener, stack::wrap(api), stop.clone(), force.clone());
+        let side = server::serve(admin_listener, stack::wrap(admin), admin_stop.clone(), force.clone());
+        let side = tasks.spawn(side);
+        let mut main = std::pin::pin!(main);
+        let mut signals = Signals::new()?;
+        tokio::select! {
+            () = &mut main => {}
+            name = signals.next() => {
+                info!(signal = name, limit_s = DRAIN_LIMIT.as_secs(), "draining: requests under way may finish");
+                stop.cancel();
+                tokio::select! {
+                    () = &mut main => info!("drained"),
+                    () = tokio::time::sleep(DRAIN_LIMIT) => warn!("drain limit reached: ending what is left"),
+                    name = signals.next() => warn!(signal = name, "second signal: ending at once"),
+                }
+            }
+        }
+        force.cancel();
+        main.await;
+        admin_stop.cancel();
+        side.await?;
+        tasks.close();
+        tasks.wait().await;
+        Ok(())
+    }
+}
+
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+async fn stop_aware(stop: CancellationToken, task: impl Future<Output = ()>) {
+    tokio::select! {
+        () = task => {}
+        () = stop.cancelled() => {}
+    }
+}
+
+async fn bind(address: std::net::SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address} (configuration key `{key}`): is it in use?"))
+}
+
+fn register_build_info(registry: &Registry) -> prometheus::Result<()> {
+    let info = IntGaugeVec::new(Opts::new("cema_build_info", "Version of the router."), &["version"])?;
+    info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+    registry.register(Box::new(info))
+}
+
+fn endpoint_spec(endpoint: &EndpointConfig) -> anyhow::Result<EndpointSpec> {
+    let name = match &endpoint.name {
+        Some(name) => format!("{}/{name}", endpoint.node),
+        None => endpoint.node.to_string(),
+    };
+    let api_key = endpoint.api_key.as_ref().map(|key| {
+        let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))
+            .map_err(|_| anyhow!("the API key of endpoint {name} cannot be sent in a header"))?;
+        value.set_sensitive(true);
+        anyhow::Ok(value)
+    });
+    Ok(EndpointSpec {
+        kind: endpoint.kind,
+        scheme: endpoint.url.scheme.clone(),
+        authority: endpoint.url.authority.clone(),
+        base_path: endpoint.url.base_path.clone(),
+        api_key: api_key.transpose()?,
+        name,
+    })
+}
+
+fn timeouts(config: &Config) -> Timeouts {
+    let t = &config.timeouts;
+    Timeouts {
+        connect: t.connect,
+        first_byte: t.first_byte,
+        first_token: t.first_token,
+        idle: t.idle,
+        commit_after: t.commit_after,
+    }
+}
+
+fn start_quality(config: &Config, destinations: &[Destination], registry: &Registry) -> prometheus::Result<QualityService> {
+    let quality = &config.quality;
+    let params = QualityParams {
+        store: quality.store.clone(),
+        mode: quality.mode,
+        neighbours: quality.neighbours as usize,
+        min_similarity: quality.min_similarity,
+        prior_strength: quality.prior_strength,
+    };
+    let embedder = EmbedderParams {
+        library: config.embedder.library.clone(),
+        model: config.embedder.model.clone(),
+        ort_dylib_path: std::env::var_os("ORT_DYLIB_PATH").map(Into::into),
+        ..EmbedderParams::default()
+    };
+    let priors = FleetPriors {
+        destinations: destinations
+            .iter()
+            .map(|d| DestinationPrior {
+                model: Arc::clone(&d.model),
+                quality: d.quality_prior,
+                completion_tokens: COMPLETION_PRIOR,
+            })
+            .collect(),
+    };
+    QualityService::start(&params, &embedder, priors, registry)
+}
+
+/// The policy and how it is driven. What this version cannot do is said and replaced.
+fn scheduling(config: &Config) -> (Box<dyn RoutingPolicy + Send + Sync>, SchedulerParams) {
+    let routing = &config.routing;
+    if routing.completion == CompletionModel::Slots || routing.time == TimeTerm::Sum {
+        warn!(
+            completion = routing.completion.as_str(),
+            time = routing.time.as_str(),
+            "this version plans with completion `fifo` and time `makespan` only: they are used instead"
+        );
+    }
+    let costs = CostModels {
+        completion: CompletionModel::Fifo,
+        time: TimeTerm::Makespan,
+        energy: routing.energy_model,
+    };
+    let gather = matches!(routing.policy, PolicyKind::Memetic | PolicyKind::MemeticPaper);
+    let params = SchedulerParams {
+        planner: PlannerParams { window: config.window, gather, weights: routing.weights },
+        plan: PlanParams { costs, objective: routing.objective, seed: routing.seed },
+        budget: routing.budget,
+        embed_wait: config.quality.embed_wait,
+        max_queued: config.limits.max_queued_requests,
+        request_deadline: Seconds(config.limits.request_deadline.as_secs_f64()),
+    };
+    (for_kind(routing.policy, &PolicyParams::default()), params)
+}
+
+fn virtual_models(config: &Config) -> Vec<VirtualModel> {
+    let convert = |v: &crate::config::VirtualModel| VirtualModel {
+        name: Arc::clone(&v.name),
+        constraints: v.constraints,
+        weights: v.weights,
+    };
+    config.virtual_models.iter().map(convert).collect()
+}
+
+fn auth(config: &Config) -> Auth {
+    for key in &config.auth.keys {
+        if key.requests_per_minute.is_some() || key.max_concurrency.is_some() || key.per_day.is_some() {
+            warn!(key = &*key.name, "this version does not enforce a key's rates, concurrency or budget");
+        }
+    }
+    let convert = |key: &crate::config::ApiKeyConfig| ApiKey {
+        name: Arc::clone(&key.name),
+        digest: *key.digest.as_bytes(),
+        models: key.models.clone(),
+        allow_weights: key.allow_weights,
+    };
+    Auth::new(config.auth.keys.iter().map(convert).collect())
+}

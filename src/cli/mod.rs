@@ -1,0 +1,48 @@
+//! The command line: one file per subcommand.
+
+pub mod check_config;
+pub mod quality;
+pub mod serve;
+pub mod solve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Infrastructure-aware batch router for mixed fleets of LLM endpoints.
+///
+/// Applications keep their OpenAI SDK and set `base_url` to the router. It gathers concurrent requests and
+/// assigns them together, weighing predicted quality, money, energy and completion time.
+#[derive(Debug, Parser)]
+#[command(name = "cema-router", version, after_help = "Start with `check-config`, then `serve`.")]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the router.
+    Serve(serve::ServeArgs),
+    /// Check a configuration file and report everything wrong with it at once.
+    CheckConfig(check_config::CheckConfigArgs),
+    /// Solve a routing problem from a file.
+    Solve(solve::SolveArgs),
+    /// Fill and look at the quality store.
+    Quality(quality::QualityArgs),
+}
+
+impl Cli {
+    /// Runs the chosen subcommand.
+    ///
+    /// # Errors
+    /// What went wrong, for the user to read.
+    pub fn run(&self) -> anyhow::Result<ExitCode> {
+        match &self.command {
+            Command::Serve(args) => serve::run(args),
+            Command::CheckConfig(args) => check_config::run(args),
+            Command::Solve(args) => solve::run(args),
+            Command::Quality(args) => quality::run(args),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! `cema-router serve`: run the router.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::app::App;
+use crate::config::Config;
+use crate::telemetry::logging::{self, LogFormat};
+
+/// Run the router in the foreground until SIGTERM or Ctrl-C.
+///
+/// Requests under way may finish for 30 s then; a second signal ends at once. Applications use the address
+/// of the configuration's `listen` as their OpenAI base URL, with `/v1` at the end; `/metrics` is on
+/// `admin_listen`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// The configuration file; `check-config` reports what is wrong with one.
+    #[arg(long, value_name = "FILE", default_value = "config.yaml")]
+    config: PathBuf,
+    /// What log lines look like.
+    #[arg(long, value_enum, default_value_t)]
+    log_format: LogFormat,
+    /// What is logged: a level, or levels by module such as `warn,cema_router::scheduler=debug`.
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    log: String,
+}
+
+/// Runs the router.
+///
+/// # Errors
+/// A configuration with faults, an address in use, a filter that cannot be read.
+pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
+    logging::init(args.log_format, Some(&args.log))?;
+    let config = Config::load(&args.config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let app = App::start(config).await?;
+        app.run().await
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,70 @@
+//! Bounds and clocks of the data plane (`limits`, `timeouts`, `response_model`).
+
+use std::time::Duration;
+
+use super::reader::Section;
+use crate::domain::named::named_enum;
+
+/// Longest time any one clock may be set to: a day.
+const DAY_MS: f64 = 86_400_000.0;
+
+/// `limits`: what one request and the whole router may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// `max_body_bytes`: largest request body, 1 KiB to 1 GiB; default 33554432 (32 MiB).
+    pub max_body_bytes: usize,
+    /// `max_queued_requests`: requests in the router that no endpoint has taken yet, 1 to 1000000;
+    /// default 4096. Beyond it clients get 429 with Retry-After.
+    pub max_queued_requests: usize,
+    /// `request_deadline_ms`: longest life of a request in the router, 1 ms to a day; default 600000.
+    pub request_deadline: Duration,
+}
+
+impl Limits {
+    pub(super) fn read(s: &mut Section<'_>) -> Self {
+        Self {
+            max_body_bytes: s.count("max_body_bytes", 1_024..=1 << 30, 32 << 20) as usize,
+            max_queued_requests: s.count("max_queued_requests", 1..=1_000_000, 4_096) as usize,
+            request_deadline: s.ms("request_deadline_ms", 1.0..=DAY_MS, 600_000.0),
+        }
+    }
+}
+
+/// `timeouts`: the clocks of one attempt at an endpoint. Each 1 ms to a day.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// `connect_ms`: until a connection stands; default 3000.
+    pub connect: Duration,
+    /// `first_byte_ms`: until the endpoint's status line; default 120000.
+    pub first_byte: Duration,
+    /// `first_token_ms`: until the first content event of a stream; default 300000.
+    pub first_token: Duration,
+    /// `idle_ms`: between two reads of an answer that has begun; default 60000.
+    pub idle: Duration,
+    /// `commit_after_ms`: until a stream without content is committed and kept alive with comments;
+    /// default 20000.
+    pub commit_after: Duration,
+}
+
+impl Timeouts {
+    pub(super) fn read(s: &mut Section<'_>) -> Self {
+        let clock = 1.0..=DAY_MS;
+        Self {
+            connect: s.ms("connect_ms", clock.clone(), 3_000.0),
+            first_byte: s.ms("first_byte_ms", clock.clone(), 120_000.0),
+            first_token: s.ms("first_token_ms", clock.clone(), 300_000.0),
+            idle: s.ms("idle_ms", clock.clone(), 60_000.0),
+            commit_after: s.ms("commit_after_ms", clock, 20_000.0),
+        }
+    }
+}
+
+named_enum! {
+    /// `response_model`: what the `model` of a response says.
+    pub enum ResponseModel {
+        /// As the endpoint wrote it (the default).
+        Resolved = "resolved",
+        /// As the client asked.
+        Echo = "echo",
+    }
+}

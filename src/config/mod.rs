@@ -1,0 +1,176 @@
+//! The configuration file: YAML in, a [`Config`] that is valid by construction out.
+//!
+//! Nothing is checked after parsing: each section is read once into types that cannot hold a wrong
+//! value, and everything wrong with a file is reported together ([`Fault`]). Reading order of the code:
+//! `tree` (bounded YAML), `reader` (typed cursor that collects faults), then a file per section.
+//!
+//! Required are `listen`, `nodes`, a node's `endpoints`, an endpoint's `url`, `kind` and `models`, and a
+//! model's `name`. The documentation of each type gives key, default and range of the others.
+
+mod address;
+mod auth;
+mod fault;
+mod fleet;
+mod limits;
+mod model;
+mod name;
+mod nearest;
+mod node;
+mod reader;
+mod routing;
+mod secret;
+mod tree;
+mod virtual_model;
+
+use std::fs::File;
+use std::io::Read as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+pub use address::BaseUrl;
+pub use auth::{ApiKeyConfig, AuthConfig};
+pub use fault::{ConfigError, Fault};
+pub use fleet::{EndpointConfig, FleetConfig};
+pub use limits::{Limits, ResponseModel, Timeouts};
+pub use node::{NetworkMeasure, NodeConfig, PowerSource};
+pub use routing::{EmbedderConfig, QualityConfig, RoutingConfig};
+pub use secret::{KeyDigest, Secret};
+pub use tree::MAX_FILE_BYTES;
+pub use virtual_model::VirtualModel;
+
+use self::reader::{Field, Report, Section};
+use crate::planning::params::{WindowClose, WindowParams};
+
+/// A whole configuration. One that exists is valid.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// `listen` (required): address of the OpenAI-compatible API.
+    pub listen: SocketAddr,
+    /// `admin_listen`: address of metrics, admin API and status page; default 127.0.0.1:9090.
+    pub admin_listen: SocketAddr,
+    /// `auth`: API keys of clients.
+    pub auth: AuthConfig,
+    /// `limits` of requests and queue.
+    pub limits: Limits,
+    /// `timeouts` of an attempt at an endpoint.
+    pub timeouts: Timeouts,
+    /// `response_model`; default `resolved`.
+    pub response_model: ResponseModel,
+    /// `window`: how requests are gathered.
+    pub window: WindowParams,
+    /// `routing`: how they are assigned.
+    pub routing: RoutingConfig,
+    /// `embedder`: where it is.
+    pub embedder: EmbedderConfig,
+    /// `quality`: the store of profiled prompts.
+    pub quality: QualityConfig,
+    /// `nodes`: where requests can go.
+    pub fleet: FleetConfig,
+    /// `virtual_models`; default one, `auto`.
+    pub virtual_models: Vec<VirtualModel>,
+}
+
+/// `admin_listen` where it is not given.
+const DEFAULT_ADMIN_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
+
+impl Config {
+    /// Reads the file at `path`, with variables from the process environment. Relative paths in it start at
+    /// its own folder.
+    ///
+    /// # Errors
+    /// Where the file cannot be read, is oversized, or has faults: then all of them.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let env = |name: &str| std::env::var(name).ok();
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let invalid = |faults| ConfigError::Invalid { path: path.into(), faults };
+        let bytes = read_bounded(path)?;
+        let text =
+            std::str::from_utf8(&bytes).map_err(|e| invalid(vec![not_utf8(&bytes, e.valid_up_to())]))?;
+        parse_in(folder, text, &env).map_err(invalid)
+    }
+
+    /// Reads a configuration from its text. Relative paths stay relative. `env` looks up the variables that
+    /// `api_key_env` and `key_env` name.
+    ///
+    /// # Errors
+    /// Everything wrong with the text, in order of lines; never empty.
+    pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Self, Vec<Fault>> {
+        parse_in(Path::new(""), text, env)
+    }
+}
+
+fn parse_in(folder: &Path, text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, Vec<Fault>> {
+    let root = tree::parse(text).map_err(|fault| vec![fault])?;
+    let report = Report::new(env, folder);
+    let config = Field::root(&root, &report).section(read_config);
+    let faults = report.into_faults();
+    match config.flatten() {
+        Some(config) if faults.is_empty() => Ok(config),
+        _ => Err(faults),
+    }
+}
+
+/// Reads every section. `None` only with a fault noted.
+fn read_config(s: &mut Section<'_>) -> Option<Config> {
+    let listen =
+        s.require("listen", address::ALLOWED_LISTEN).and_then(|field| address::listen_address(&field));
+    let admin_listen = s.get("admin_listen").and_then(|field| address::listen_address(&field));
+    let admin_listen = admin_listen.unwrap_or(DEFAULT_ADMIN_LISTEN);
+    if listen == Some(admin_listen) && admin_listen.port() != 0 {
+        s.fault("admin_listen", format!("`listen` has {admin_listen} already"), "an address of its own");
+    }
+    let limits = s.section("limits", Limits::read);
+    let timeouts = s.section("timeouts", Timeouts::read);
+    let response_model = s.choice("response_model", ResponseModel::ALL, ResponseModel::Resolved);
+    let window = s.section("window", routing::read_window);
+    let routing = s.section("routing", RoutingConfig::read);
+    let embedder = s.section("embedder", EmbedderConfig::read);
+    let mut quality = s.section("quality", QualityConfig::read);
+    if window.close == WindowClose::Fixed {
+        quality.embed_wait = quality.embed_wait.max(Duration::from_secs_f64(window.max_wait.get()));
+    }
+    let (fleet, fleet_names) = fleet::read_fleet(s);
+    let virtual_models = virtual_model::read_virtual_models(s, &fleet_names);
+    let mut model_names = fleet_names.models;
+    model_names.extend(virtual_models.iter().map(|model| model.name.clone()));
+    let known_models = (!fleet_names.incomplete).then_some(&model_names);
+    let (auth, keys_given) = s.section("auth", |s| AuthConfig::read(s, known_models));
+    let listen = listen?;
+    auth.check_open(s, listen, keys_given);
+    Some(Config {
+        listen,
+        admin_listen,
+        auth,
+        limits,
+        timeouts,
+        response_model,
+        window,
+        routing,
+        embedder,
+        quality,
+        fleet,
+        virtual_models,
+    })
+}
+
+fn read_bounded(path: &Path) -> Result<Vec<u8>, ConfigError> {
+    let read_error = |source| ConfigError::Read { path: path.into(), source };
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(read_error)?;
+    file.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(read_error)?;
+    if bytes.len() > MAX_FILE_BYTES {
+        return Err(ConfigError::TooLarge { path: path.into() });
+    }
+    Ok(bytes)
+}
+
+fn not_utf8(bytes: &[u8], valid_up_to: usize) -> Fault {
+    Fault {
+        line: bytes[..valid_up_to].iter().filter(|b| **b == b'\n').count() + 1,
+        path: String::new(),
+        problem: "not text in UTF-8".into(),
+        got: bytes.get(valid_up_to).map(|byte| format!("byte 0x{byte:02x}")),
+        allowed: Some("UTF-8; save the file in that encoding".into()),
+    }
+}

@@ -1,0 +1,415 @@
+//! A typed cursor over the YAML tree that collects every fault instead of stopping at the first.
+//!
+//! [`Section`] is a mapping that knows which of its keys were asked for, so that the others can be
+//! reported as unknown; [`Field`] is one value. A reader that meets a fault notes it in the shared
+//! [`Report`] and carries on with the default: a configuration with faults is never handed out.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::fault::Fault;
+use super::nearest::nearest;
+use super::tree::{Entry, Node, Value};
+
+/// Most faults kept; a file with more is not a configuration.
+const MAX_FAULTS: usize = 1_000;
+/// Longest piece of a value that a fault repeats, in characters.
+const MAX_SHOWN: usize = 60;
+/// Longest text value, in bytes.
+const MAX_TEXT: usize = 4_096;
+
+/// What all readers of one document share.
+pub(super) struct Report<'a> {
+    faults: RefCell<Vec<Fault>>,
+    /// Looks up an environment variable.
+    pub(super) env: &'a dyn Fn(&str) -> Option<String>,
+    /// Folder that relative paths start from.
+    pub(super) folder: &'a Path,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(env: &'a dyn Fn(&str) -> Option<String>, folder: &'a Path) -> Self {
+        Self { faults: RefCell::new(Vec::new()), env, folder }
+    }
+
+    fn push(&self, fault: Fault) {
+        let mut faults = self.faults.borrow_mut();
+        if faults.len() < MAX_FAULTS {
+            faults.push(fault);
+        }
+    }
+
+    /// Everything noted, in order of lines.
+    pub(super) fn into_faults(self) -> Vec<Fault> {
+        let mut faults = self.faults.into_inner();
+        faults.sort_by_key(|fault| fault.line);
+        faults
+    }
+}
+
+/// A place in the document.
+#[derive(Debug, Clone)]
+struct Spot {
+    path: String,
+    line: usize,
+}
+
+/// One value that is present and not null.
+#[derive(Clone)]
+pub(super) struct Field<'a> {
+    spot: Spot,
+    node: &'a Node,
+    report: &'a Report<'a>,
+    /// Whether faults must not repeat the value.
+    private: bool,
+}
+
+impl<'a> Field<'a> {
+    /// The document itself.
+    pub(super) fn root(node: &'a Node, report: &'a Report<'a>) -> Self {
+        Self { spot: Spot { path: String::new(), line: node.line }, node, report, private: false }
+    }
+
+    /// The same value, never to be repeated in a fault because it may be a secret.
+    pub(super) fn private(self) -> Self {
+        Self { private: true, ..self }
+    }
+
+    /// The environment variable this text names, which must be set and not empty.
+    ///
+    /// A name that does not look like one is not repeated: it may be the credential itself.
+    pub(super) fn env(&self) -> Option<String> {
+        const ALLOWED: &str = "the name of a set environment variable, such as APP1_KEY";
+        let name = self.clone().private().text(ALLOWED)?;
+        let name_like = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+        if !name.chars().all(name_like) || name.starts_with(|c: char| c.is_ascii_digit()) {
+            self.clone().private().fault("must name an environment variable in capitals", ALLOWED);
+            return None;
+        }
+        let value = (self.report.env)(name).filter(|value| !value.trim().is_empty());
+        if value.is_none() {
+            self.fault(format!("environment variable {name} is not set"), ALLOWED);
+        }
+        value
+    }
+
+    /// Notes that this value is wrong.
+    pub(super) fn fault(&self, problem: impl Into<String>, allowed: &str) {
+        self.report.push(Fault {
+            line: self.spot.line,
+            path: self.spot.path.clone(),
+            problem: problem.into(),
+            got: Some(if self.private { "a value not shown".into() } else { shown(self.node) }),
+            allowed: (!allowed.is_empty()).then(|| allowed.into()),
+        });
+    }
+
+    /// Reads a mapping with `read`, then reports its unknown and duplicate keys.
+    pub(super) fn section<T>(&self, read: impl FnOnce(&mut Section<'a>) -> T) -> Option<T> {
+        let Value::Mapping(entries) = &self.node.value else {
+            self.fault("must be a mapping of keys to values", "");
+            return None;
+        };
+        let mut section = Section {
+            spot: self.spot.clone(),
+            entries,
+            known: Vec::new(),
+            report: self.report,
+            private: self.private,
+        };
+        let value = read(&mut section);
+        section.finish();
+        Some(value)
+    }
+
+    /// The items of a list; faults name them by index from 0.
+    pub(super) fn items(&self, allowed: &str) -> Vec<Self> {
+        let Value::Sequence(items) = &self.node.value else {
+            self.fault("must be a list", allowed);
+            return Vec::new();
+        };
+        let spot = |(idx, item): (usize, &Node)| Spot {
+            path: format!("{}[{idx}]", self.spot.path),
+            line: item.line,
+        };
+        let items = items.iter().map(|item| &**item).enumerate();
+        items.map(|(idx, node)| Self { spot: spot((idx, node)), node, ..self.clone() }).collect()
+    }
+
+    /// The items of a list that must have some.
+    pub(super) fn filled_list(&self, allowed: &str) -> Vec<Self> {
+        if matches!(&self.node.value, Value::Sequence(items) if items.is_empty()) {
+            self.fault("must not be empty", allowed);
+        }
+        self.items(allowed)
+    }
+
+    /// The text under `key` of a mapping, without noting faults.
+    pub(super) fn peek(&self, key: &str) -> Option<&'a str> {
+        let Value::Mapping(entries) = &self.node.value else { return None };
+        match &entries.iter().find(|entry| entry.key == key)?.node.value {
+            Value::Scalar { text, .. } => Some(text),
+            _ => None,
+        }
+    }
+
+    /// A scalar's text, whatever its type in YAML; not empty and free of control characters.
+    pub(super) fn text(&self, allowed: &str) -> Option<&'a str> {
+        let text = match &self.node.value {
+            Value::Scalar { text, .. } if !self.node.is_null() => text.as_str(),
+            _ => {
+                self.fault("must be text", allowed);
+                return None;
+            }
+        };
+        if text.trim() != text
+            || text.is_empty()
+            || text.len() > MAX_TEXT
+            || text.chars().any(char::is_control)
+        {
+            self.fault("must be one line of text without blanks at its ends", allowed);
+            return None;
+        }
+        Some(text)
+    }
+
+    /// A finite number within `range`; `or_else` names what else may stand there, such as `auto or `.
+    pub(super) fn float(&self, range: &RangeInclusive<f64>, or_else: &str) -> Option<f64> {
+        let allowed = format!("{or_else}{} to {}", range.start(), range.end());
+        let number = self.plain().and_then(|text| text.parse::<f64>().ok()).filter(|n| n.is_finite());
+        match number {
+            None => self.fault("must be a number", &allowed),
+            Some(n) if !range.contains(&n) => self.fault("out of range", &allowed),
+            Some(n) => return Some(n),
+        }
+        None
+    }
+
+    /// A whole number within `range`; `1000.0` and `1e3` are the whole number 1000.
+    pub(super) fn whole(&self, range: &RangeInclusive<u64>) -> Option<u64> {
+        let allowed = format!("whole numbers from {} to {}", range.start(), range.end());
+        let text = self.plain().unwrap_or_default();
+        let number = text.parse::<u64>().ok().or_else(|| whole_from_float(text));
+        match number {
+            Some(n) if range.contains(&n) => return Some(n),
+            Some(_) => self.fault("out of range", &allowed),
+            // A negative or huge number is a number all the same.
+            None if text.parse::<f64>().is_ok_and(|n| n.is_finite() && n.fract() == 0.0) => {
+                self.fault("out of range", &allowed);
+            }
+            None => self.fault("must be a whole number", &allowed),
+        }
+        None
+    }
+
+    /// A whole number that fits 32 bits.
+    pub(super) fn count(&self, range: RangeInclusive<u32>) -> Option<u32> {
+        let number = self.whole(&(u64::from(*range.start())..=u64::from(*range.end())))?;
+        u32::try_from(number).ok()
+    }
+
+    /// A path; a relative one starts at the folder of the configuration.
+    pub(super) fn path(&self, allowed: &str) -> Option<PathBuf> {
+        self.text(allowed).map(|text| self.report.folder.join(text))
+    }
+
+    /// `true` or `false`.
+    pub(super) fn flag(&self) -> Option<bool> {
+        match self.plain() {
+            Some("true" | "True" | "TRUE") => Some(true),
+            Some("false" | "False" | "FALSE") => Some(false),
+            _ => {
+                self.fault("must be true or false", "true, false");
+                None
+            }
+        }
+    }
+
+    /// One of `all`, by the name each displays as.
+    pub(super) fn choice<T: Copy + Display>(&self, all: &[T]) -> Option<T> {
+        let names: Vec<String> = all.iter().map(T::to_string).collect();
+        let allowed = names.join(", ");
+        let text = self.text(&allowed)?;
+        let chosen = all.iter().zip(&names).find(|(_, name)| *name == text).map(|(choice, _)| *choice);
+        if chosen.is_none() {
+            self.fault(not_one_of("choice", text, names.iter().map(String::as_str)), &allowed);
+        }
+        chosen
+    }
+
+    /// Whether the value is the plain word `word`.
+    pub(super) fn is_word(&self, word: &str) -> bool {
+        matches!(&self.node.value, Value::Scalar { text, .. } if text == word)
+    }
+
+    /// The text of an unquoted scalar that starts like a number or word; quotes make it text only.
+    fn plain(&self) -> Option<&'a str> {
+        match &self.node.value {
+            // `f64::from_str` also takes `inf` and `nan`, which are filtered as not finite.
+            Value::Scalar { text, quoted: false } => Some(text),
+            _ => None,
+        }
+    }
+}
+
+/// A mapping being read.
+pub(super) struct Section<'a> {
+    spot: Spot,
+    entries: &'a [Entry],
+    known: Vec<&'static str>,
+    report: &'a Report<'a>,
+    private: bool,
+}
+
+impl<'a> Section<'a> {
+    /// The value of `key`, if it is there and not null.
+    pub(super) fn get(&mut self, key: &'static str) -> Option<Field<'a>> {
+        self.known.push(key);
+        let entry = self.entries.iter().find(|entry| entry.key == key && !entry.node.is_null())?;
+        let spot = Spot { path: joined(&self.spot.path, key), line: entry.line };
+        Some(Field { spot, node: &entry.node, report: self.report, private: self.private })
+    }
+
+    /// The value of `key`, which must be there.
+    pub(super) fn require(&mut self, key: &'static str, allowed: &str) -> Option<Field<'a>> {
+        let field = self.get(key);
+        if field.is_none() {
+            self.fault(key, "required and missing", allowed);
+        }
+        field
+    }
+
+    /// Notes a fault about `key`, which may be absent: then it points at the section.
+    pub(super) fn fault(&self, key: &str, problem: impl Into<String>, allowed: &str) {
+        let entry = self.entries.iter().find(|entry| entry.key == key);
+        self.report.push(Fault {
+            line: entry.map_or(self.spot.line, |entry| entry.line),
+            path: joined(&self.spot.path, key),
+            problem: problem.into(),
+            got: entry.filter(|e| !e.node.is_null() && !self.private).map(|e| shown(&e.node)),
+            allowed: (!allowed.is_empty()).then(|| allowed.into()),
+        });
+    }
+
+    /// The section under `key`; an absent one is read as an empty one, so that every default applies.
+    pub(super) fn section<T>(&mut self, key: &'static str, read: impl Fn(&mut Section<'a>) -> T) -> T {
+        let given = self.get(key).and_then(|field| field.section(&read));
+        given.unwrap_or_else(|| {
+            let spot = Spot { path: joined(&self.spot.path, key), line: self.spot.line };
+            read(&mut Section {
+                spot,
+                entries: &[],
+                known: Vec::new(),
+                report: self.report,
+                private: self.private,
+            })
+        })
+    }
+
+    /// Whether `key` stands in the file, even as null.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.entries.iter().any(|entry| entry.key == key)
+    }
+
+    /// A number, or `default` where the key is absent.
+    pub(super) fn float(&mut self, key: &'static str, range: RangeInclusive<f64>, default: f64) -> f64 {
+        self.get(key).and_then(|field| field.float(&range, "")).unwrap_or(default)
+    }
+
+    /// A whole number, or `default` where the key is absent.
+    pub(super) fn whole(&mut self, key: &'static str, range: RangeInclusive<u64>, default: u64) -> u64 {
+        self.get(key).and_then(|field| field.whole(&range)).unwrap_or(default)
+    }
+
+    /// A count that fits memory, or `default` where the key is absent.
+    pub(super) fn count(&mut self, key: &'static str, range: RangeInclusive<u32>, default: u32) -> u32 {
+        self.get(key).and_then(|field| field.count(range)).unwrap_or(default)
+    }
+
+    /// A span given in milliseconds, or `default_ms` where the key is absent.
+    pub(super) fn ms(&mut self, key: &'static str, range: RangeInclusive<f64>, default_ms: f64) -> Duration {
+        Duration::from_secs_f64(self.float(key, range, default_ms) / 1e3)
+    }
+
+    /// A path, or `default` where the key is absent; a relative one starts at the folder of the configuration.
+    pub(super) fn path(&mut self, key: &'static str, default: &str) -> PathBuf {
+        let given = self.get(key).and_then(|field| field.path("a path"));
+        given.unwrap_or_else(|| self.report.folder.join(default))
+    }
+
+    /// `true` or `false`, or `default` where the key is absent.
+    pub(super) fn flag(&mut self, key: &'static str, default: bool) -> bool {
+        self.get(key).and_then(|field| field.flag()).unwrap_or(default)
+    }
+
+    /// One of `all`, or `default` where the key is absent.
+    pub(super) fn choice<T: Copy + Display>(&mut self, key: &'static str, all: &[T], default: T) -> T {
+        self.get(key).and_then(|field| field.choice(all)).unwrap_or(default)
+    }
+
+    /// Reports keys nobody asked for and keys given twice.
+    fn finish(self) {
+        let mut first_lines: BTreeMap<&str, usize> = BTreeMap::new();
+        for entry in self.entries {
+            if let Some(line) = first_lines.get(entry.key.as_str()) {
+                self.key_fault(entry, format!("given twice, already on line {line}"), None);
+                continue;
+            }
+            first_lines.insert(&entry.key, entry.line);
+            if !self.known.contains(&entry.key.as_str()) {
+                let problem = not_one_of("key", &entry.key, self.known.iter().copied());
+                self.key_fault(entry, problem, Some(self.known.join(", ")));
+            }
+        }
+    }
+
+    fn key_fault(&self, entry: &Entry, problem: String, allowed: Option<String>) {
+        // In a private section even a mistyped key may be a secret in the wrong place.
+        let hidden = self.private && nearest(&entry.key, self.known.iter().copied()).is_none();
+        let key = if hidden { "(key not shown)" } else { &shortened(&entry.key) };
+        let path = joined(&self.spot.path, key);
+        self.report.push(Fault { line: entry.line, path, problem, got: None, allowed });
+    }
+}
+
+/// `unknown WHAT`, with the nearest of `known` where one is near.
+pub(super) fn not_one_of<'k>(what: &str, name: &str, known: impl IntoIterator<Item = &'k str>) -> String {
+    match nearest(name, known) {
+        Some(near) => format!("unknown {what}, did you mean `{near}`?"),
+        None => format!("unknown {what}"),
+    }
+}
+
+fn whole_from_float(text: &str) -> Option<u64> {
+    // 2^53: up to here every whole number is exact as f64.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let number = text.parse::<f64>().ok()?;
+    let whole = (0.0..=EXACT).contains(&number) && number.fract() == 0.0;
+    whole.then_some(number as u64)
+}
+
+fn joined(path: &str, key: &str) -> String {
+    if path.is_empty() { key.into() } else { format!("{path}.{key}") }
+}
+
+fn shown(node: &Node) -> String {
+    match &node.value {
+        Value::Scalar { .. } if node.is_null() => "nothing".into(),
+        Value::Scalar { text, quoted: false } if text.parse::<f64>().is_ok() => shortened(text),
+        Value::Scalar { text, .. } => format!("\"{}\"", shortened(text)),
+        Value::Sequence(_) => "a list".into(),
+        Value::Mapping(_) => "a mapping".into(),
+    }
+}
+
+fn shortened(text: &str) -> String {
+    let mut shown: String = text.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MAX_SHOWN).is_some() {
+        shown.push('…');
+    }
+    shown
+}

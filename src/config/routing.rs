@@ -1,0 +1,136 @@
+//! How requests are gathered and assigned (`window`, `routing`), and what predicts quality
+//! (`embedder`, `quality`).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::reader::{Field, Section};
+use crate::domain::request::Weights;
+use crate::planning::params::{WindowClose, WindowOrder, WindowParams};
+use crate::profiler::quality::EstimatorMode;
+use crate::routing::params::{CompletionModel, EnergyModel, ObjectiveMode, PolicyKind, TimeTerm};
+use crate::units::Seconds;
+
+/// The paper's routing interval is at most one second.
+const MAX_WINDOW_MS: f64 = 1_000.0;
+/// Longest `max_hold_ms`: ten minutes.
+const MAX_HOLD_MS: f64 = 600_000.0;
+
+/// Reads `window`: `max_ms` 0 to 1000 (default 1000), `max_requests` 1 to 1024 (128), `close` (adaptive),
+/// `max_hold_ms` auto or 0 to 600000 (auto), `order` (shortest).
+pub(super) fn read_window(s: &mut Section<'_>) -> WindowParams {
+    WindowParams {
+        max_wait: Seconds::from_ms(s.float("max_ms", 0.0..=MAX_WINDOW_MS, MAX_WINDOW_MS)),
+        max_requests: s.count("max_requests", 1..=1_024, 128) as usize,
+        close: s.choice("close", WindowClose::ALL, WindowClose::Adaptive),
+        max_hold: s
+            .get("max_hold_ms")
+            .filter(|field| !field.is_word("auto"))
+            .and_then(|field| field.float(&(0.0..=MAX_HOLD_MS), "auto or ").map(Seconds::from_ms)),
+        order: s.choice("order", WindowOrder::ALL, WindowOrder::Shortest),
+    }
+}
+
+/// `routing`: how a batch is assigned.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RoutingConfig {
+    /// `policy`; default `memetic`.
+    pub policy: PolicyKind,
+    /// `objective`: how terms are normalised; default `stationary`.
+    pub objective: ObjectiveMode,
+    /// `weights` of Eq. 5, scaled to sum to 1; default a quarter each. Where some are given the others are 0.
+    pub weights: Weights,
+    /// `completion`: the completion-time model; default `slots`.
+    pub completion: CompletionModel,
+    /// `time`: what the time term measures; default `sum`.
+    pub time: TimeTerm,
+    /// `energy_model`; default `marginal`.
+    pub energy_model: EnergyModel,
+    /// `budget_ms`: thread CPU per plan, 0.05 to 1000; default 4.
+    pub budget: Duration,
+    /// `seed` of the solver, any 64-bit number; default 1.
+    pub seed: u64,
+}
+
+impl RoutingConfig {
+    pub(super) fn read(s: &mut Section<'_>) -> Self {
+        Self {
+            policy: s.choice("policy", PolicyKind::ALL, PolicyKind::Memetic),
+            objective: s.choice("objective", ObjectiveMode::ALL, ObjectiveMode::Stationary),
+            weights: s.get("weights").and_then(|field| read_weights(&field)).unwrap_or(Weights::EQUAL),
+            completion: s.choice("completion", CompletionModel::ALL, CompletionModel::Slots),
+            time: s.choice("time", TimeTerm::ALL, TimeTerm::Sum),
+            energy_model: s.choice("energy_model", EnergyModel::ALL, EnergyModel::Marginal),
+            budget: s.ms("budget_ms", 0.05..=1_000.0, 4.0),
+            seed: s.whole("seed", 0..=u64::MAX, 1),
+        }
+    }
+}
+
+/// Weights ω of Eq. 5, each 0 to 1000000 and not all zero; an absent one is 0. Scaled to sum to 1.
+pub(super) fn read_weights(field: &Field<'_>) -> Option<Weights> {
+    field.section(|s| {
+        let mut weight = |key| s.float(key, 0.0..=1e6, 0.0);
+        let weights = Weights {
+            quality: weight("quality"),
+            cost: weight("cost"),
+            energy: weight("energy"),
+            time: weight("time"),
+        };
+        let normalised = weights.normalised();
+        if normalised.is_none() {
+            field.fault("weights sum to 0", "at least one of quality, cost, energy, time above 0");
+        }
+        normalised
+    })?
+}
+
+/// `embedder`: where the sentence embedder is; `None` = looked for in the usual places.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EmbedderConfig {
+    /// `library`: path of libonnxruntime.so, or `auto` (default).
+    pub library: Option<PathBuf>,
+    /// `model`: folder with model.onnx and tokenizer.json, or `auto` (default).
+    pub model: Option<PathBuf>,
+}
+
+impl EmbedderConfig {
+    pub(super) fn read(s: &mut Section<'_>) -> Self {
+        let mut path = |key| {
+            let field = s.get(key).filter(|field| !field.is_word("auto"))?;
+            field.path("auto or a path")
+        };
+        Self { library: path("library"), model: path("model") }
+    }
+}
+
+/// `quality`: the store of profiled prompts and how it is asked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QualityConfig {
+    /// `store`: directory; default `quality` beside the configuration. A missing one means priors only.
+    pub store: PathBuf,
+    /// `mode`; default `format_aware`.
+    pub mode: EstimatorMode,
+    /// `neighbours` consulted, 1 to 10000; default 160.
+    pub neighbours: u32,
+    /// `min_similarity`: cosine below which a neighbour does not count (mode `paper`), -1 to 1; default 0.3.
+    pub min_similarity: f64,
+    /// `prior_strength`: weight of the destination mean against the neighbours, 0 to 1000; default 0.1.
+    pub prior_strength: f64,
+    /// `embed_wait_ms`: longest wait for an embedding, 0 to 10000; default 50. In a `fixed` window at
+    /// least the window's length, which passes anyway.
+    pub embed_wait: Duration,
+}
+
+impl QualityConfig {
+    pub(super) fn read(s: &mut Section<'_>) -> Self {
+        Self {
+            store: s.path("store", "quality"),
+            mode: s.choice("mode", EstimatorMode::ALL, EstimatorMode::FormatAware),
+            neighbours: s.count("neighbours", 1..=10_000, 160),
+            min_similarity: s.float("min_similarity", -1.0..=1.0, 0.3),
+            prior_strength: s.float("prior_strength", 0.0..=1_000.0, 0.1),
+            embed_wait: s.ms("embed_wait_ms", 0.0..=10_000.0, 50.0),
+        }
+    }
+}

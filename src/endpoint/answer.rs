@@ -1,0 +1,310 @@
+//! Reading answers as they pass: what an event says, what a whole body says, how many tokens it took.
+//!
+//! A 200 is not yet a success: servers put errors, `null` and empty lists behind it. Nothing is changed here.
+
+use serde_json::value::RawValue;
+
+use super::json;
+use super::upstream_error::UpstreamError;
+
+/// Token counts as the endpoint reports them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Prompt, cached part included.
+    pub prompt_tokens: u64,
+    /// Completion, all choices, reasoning included.
+    pub completion_tokens: u64,
+    /// Part of the prompt that the endpoint's prefix cache held.
+    pub cached_tokens: u64,
+}
+
+impl Usage {
+    /// Reads a `usage` object; `None` if it counts nothing.
+    fn read(raw: &str) -> Option<Self> {
+        let mut usage = Self::default();
+        let mut counted = false;
+        json::members(raw, |key, value| match key {
+            b"prompt_tokens" | b"completion_tokens" => {
+                if let Some(count) = count(value) {
+                    counted = true;
+                    let is_prompt = key == b"prompt_tokens";
+                    *(if is_prompt { &mut usage.prompt_tokens } else { &mut usage.completion_tokens }) =
+                        count;
+                }
+            }
+            b"prompt_tokens_details" => {
+                let cached = json::member(value.get(), "cached_tokens").and_then(count);
+                usage.cached_tokens = cached.unwrap_or_default();
+            }
+            _ => {}
+        })
+        .ok()?;
+        counted.then_some(usage)
+    }
+}
+
+/// What one event of a chat or completion stream is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventKind {
+    /// Choices that say nothing yet: a role, an empty or null content.
+    Preamble,
+    /// A choice says something: text, reasoning, a refusal, a tool call.
+    ///
+    /// Any member of a delta other than `role` that is not empty counts, since servers invent new ones.
+    Content,
+    /// A choice ends without saying more.
+    Finish,
+    /// No choices, only token counts.
+    Usage,
+    /// The endpoint failed after its 200.
+    Error(UpstreamError),
+    /// Anything else.
+    Other,
+}
+
+/// What one event says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventFacts {
+    /// What it is.
+    pub kind: EventKind,
+    /// Token counts so far; with continuous usage every event has them.
+    pub usage: Option<Usage>,
+    /// A choice gives its finish reason, in a [`EventKind::Content`] event or a [`EventKind::Finish`] one.
+    pub finished: bool,
+    /// The model as the endpoint names it.
+    pub model: Option<String>,
+}
+
+/// Reads the data of one stream event.
+#[must_use]
+pub fn classify_event(data: &[u8]) -> EventFacts {
+    let mut facts = EventFacts { kind: EventKind::Other, usage: None, finished: false, model: None };
+    let Some(answer) = std::str::from_utf8(data).ok().and_then(Answer::read) else { return facts };
+    if let Some(error) = answer.error {
+        facts.kind = EventKind::Error(error);
+        return facts;
+    }
+    facts.usage = answer.usage;
+    facts.model = answer.model;
+    let choices = answer.choices.map(Choices::read).unwrap_or_default();
+    facts.finished = choices.finished;
+    facts.kind = match (choices.said, choices.finished, choices.count) {
+        (true, ..) => EventKind::Content,
+        (_, true, _) => EventKind::Finish,
+        (_, _, 1..) => EventKind::Preamble,
+        _ if facts.usage.is_some() => EventKind::Usage,
+        _ => EventKind::Other,
+    };
+    facts
+}
+
+/// What a whole answer says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CompleteAnswer {
+    /// Token counts, where the endpoint gave them.
+    pub usage: Option<Usage>,
+    /// The model as the endpoint names it.
+    pub model: Option<String>,
+}
+
+/// Reads the body of a 200 that is not a stream.
+///
+/// # Errors
+/// If it is no answer: an error in a 200, empty, not JSON (an HTML page), or without a choice.
+pub fn inspect_complete(body: &[u8]) -> Result<CompleteAnswer, UpstreamError> {
+    let text = std::str::from_utf8(body).unwrap_or_default().trim_ascii();
+    if body.trim_ascii().is_empty() {
+        return Err(UpstreamError::unusable("answered with an empty body"));
+    }
+    let Some(answer) = Answer::read(text) else {
+        return Err(UpstreamError::unusable("answered with a body that is not a JSON object"));
+    };
+    if let Some(error) = answer.error {
+        return Err(error);
+    }
+    if answer.choices.map_or(0, |choices| Choices::read(choices).count) == 0 {
+        return Err(UpstreamError::unusable("answered without a choice"));
+    }
+    Ok(CompleteAnswer { usage: answer.usage, model: answer.model })
+}
+
+/// The members of an answer or stream event that matter here.
+struct Answer<'a> {
+    choices: Option<&'a RawValue>,
+    usage: Option<Usage>,
+    error: Option<UpstreamError>,
+    model: Option<String>,
+}
+
+impl<'a> Answer<'a> {
+    /// `None` if `text` is not a JSON object.
+    fn read(text: &'a str) -> Option<Self> {
+        let mut answer = Self { choices: None, usage: None, error: None, model: None };
+        let mut may_be_error = false;
+        json::members(text, |key, value| match key {
+            b"choices" => answer.choices = Some(value),
+            b"usage" => answer.usage = Usage::read(value.get()),
+            b"model" => answer.model = json::string(value.get()).map(Into::into),
+            b"error" | b"object" => {
+                may_be_error |= key == b"error" || json::string_is(value.get(), "error");
+            }
+            _ => {}
+        })
+        .ok()?;
+        if may_be_error {
+            answer.error = UpstreamError::in_band(text);
+        }
+        Some(answer)
+    }
+}
+
+#[derive(Default)]
+struct Choices {
+    count: usize,
+    said: bool,
+    finished: bool,
+}
+
+impl Choices {
+    fn read(raw: &RawValue) -> Self {
+        let mut choices = Self::default();
+        // `choices` of another type has none.
+        _ = json::elements(raw.get(), |choice| {
+            choices.count += 1;
+            // Neither has a choice that is no object anything to say.
+            _ = json::members(choice.get(), |key, value| match key {
+                b"delta" | b"message" => choices.said |= says_something(value),
+                b"text" => choices.said |= json::is_truthy(value.get()),
+                b"finish_reason" => choices.finished |= json::is_truthy(value.get()),
+                _ => {}
+            });
+        });
+        choices
+    }
+}
+
+fn says_something(delta: &RawValue) -> bool {
+    let mut said = false;
+    let read = json::members(delta.get(), |key, value| {
+        said |= key != b"role" && json::is_truthy(value.get());
+    });
+    read.is_ok() && said
+}
+
+/// A token count; some servers write them as floats.
+fn count(raw: &RawValue) -> Option<u64> {
+    let count: f64 = serde_json::from_str(raw.get()).ok()?;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked; saturates")]
+    (count >= 0.0).then_some(count as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(choices: &str) -> EventKind {
+        classify_event(format!(r#"{{"id":"x","model":"m","choices":{choices}}}"#).as_bytes()).kind
+    }
+
+    #[test]
+    fn a_role_is_no_content_yet() {
+        for choices in [
+            r#"[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]"#,
+            r#"[{"finish_reason":null,"index":0,"delta":{"role":"assistant","content":null}}]"#,
+            r#"[{"delta":{}}]"#,
+            r#"[{"delta":{"content":null,"tool_calls":[],"function_call":null}}]"#,
+            r#"[{"text":"","finish_reason":""}]"#,
+            "[7]",
+        ] {
+            assert_eq!(kind(choices), EventKind::Preamble, "{choices}");
+        }
+    }
+
+    #[test]
+    fn whatever_a_choice_says_is_content() {
+        for delta in [
+            r#""content":"a""#,
+            r#""content":" ""#,
+            r#""role":"assistant","content":[{"type":"text"}]"#,
+            r#""content":"","reasoning_content":"hm""#,
+            r#""reasoning":"hm""#,
+            r#""refusal":"no""#,
+            r#""content":null,"tool_calls":[{"index":0}]"#,
+            r#""function_call":{"name":"f"}"#,
+            r#""thinking_blocks":[1]"#,
+        ] {
+            assert_eq!(kind(&format!(r#"[{{"delta":{{{delta}}}}}]"#)), EventKind::Content, "{delta}");
+        }
+        assert_eq!(kind(r#"[{"text":"a"}]"#), EventKind::Content);
+        assert_eq!(kind(r#"[{"delta":{}},{"index":1,"delta":{"content":"b"}}]"#), EventKind::Content);
+        let last = classify_event(br#"{"choices":[{"delta":{"content":"m"},"finish_reason":"length"}]}"#);
+        assert_eq!((last.kind, last.finished), (EventKind::Content, true));
+        assert_eq!(kind(r#"[{"delta":{},"finish_reason":"stop"}]"#), EventKind::Finish);
+    }
+
+    #[test]
+    fn usage_and_errors_are_told_apart() {
+        let usage = classify_event(
+            br#"{"choices":[],"model":"m","usage":{"completion_tokens":5,"prompt_tokens":33,"total_tokens":38,"prompt_tokens_details":{"cached_tokens":32}}}"#,
+        );
+        let expected = Usage { prompt_tokens: 33, completion_tokens: 5, cached_tokens: 32 };
+        assert_eq!((usage.kind, usage.usage), (EventKind::Usage, Some(expected)));
+        assert_eq!(usage.model.as_deref(), Some("m"));
+
+        let running = classify_event(
+            br#"{"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":3.0,"completion_tokens":1,"prompt_tokens_details":null}}"#,
+        );
+        let expected = Usage { prompt_tokens: 3, completion_tokens: 1, cached_tokens: 0 };
+        assert_eq!((running.kind, running.usage), (EventKind::Content, Some(expected)));
+
+        let failed = classify_event(br#"{"error":{"message":"overloaded","code":503},"choices":[]}"#);
+        assert!(matches!(&failed.kind, EventKind::Error(e) if e.message == "overloaded" && e.status == 503));
+        for other in [
+            "",
+            "hello",
+            "null",
+            "[]",
+            r#"{"choices":[],"usage":null}"#,
+            r#"{"usage":{}}"#,
+            "{\"a\":\"\u{1}\"}",
+        ] {
+            assert_eq!(classify_event(other.as_bytes()).kind, EventKind::Other, "{other}");
+        }
+        assert_eq!(classify_event(b"{\"a\":\"\xff\"}").kind, EventKind::Other);
+    }
+
+    #[test]
+    fn captured_answers_are_complete() {
+        for capture in [
+            include_str!("../../tests/fixtures/wire/vllm-nonstream.txt"),
+            include_str!("../../tests/fixtures/wire/llamacpp-nonstream.txt"),
+        ] {
+            let (_, body) = capture.split_once("\n\n").unwrap();
+            let usage = Usage { prompt_tokens: 33, completion_tokens: 8, cached_tokens: 0 };
+            let expected =
+                CompleteAnswer { usage: Some(usage), model: Some("smollm2-135m-instruct".to_owned()) };
+            assert_eq!(inspect_complete(body.as_bytes()), Ok(expected));
+        }
+    }
+
+    #[test]
+    fn a_200_without_an_answer_is_a_failure() {
+        // decolua/9router#3242, mnfst/llm-gateway#2709.
+        for (body, message) in [
+            ("", "the endpoint answered with an empty body"),
+            (" \n", "the endpoint answered with an empty body"),
+            ("null", "the endpoint answered with a body that is not a JSON object"),
+            ("<html></html>", "the endpoint answered with a body that is not a JSON object"),
+            (r#"{"choices":[{}]"#, "the endpoint answered with a body that is not a JSON object"),
+            (r#"{"choices":[]}"#, "the endpoint answered without a choice"),
+            (r#"{"choices":null}"#, "the endpoint answered without a choice"),
+            ("{}", "the endpoint answered without a choice"),
+            (r#"{"error":{"message":"overloaded","code":503}}"#, "overloaded"),
+            (r#"{"error":"busy","choices":[{}]}"#, "busy"),
+        ] {
+            assert_eq!(inspect_complete(body.as_bytes()).unwrap_err().message, message, "{body}");
+        }
+        assert_eq!(inspect_complete(b"\xff\xfe{}").unwrap_err().status, 502);
+        assert!(inspect_complete(br#" {"error":null,"choices":[{"message":{"content":null}}]} "#).is_ok());
+    }
+}

@@ -1,0 +1,312 @@
+//! Reading and splicing JSON without re-serialising it: members as raw text, byte spans, strings.
+//!
+//! Bodies pass the router byte for byte, so nothing here builds a document: values stay slices of the
+//! text they came from. Skipping a value is iterative, so depth cannot exhaust the stack.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// Calls `on` with every member of the object `text`, duplicates included, in order.
+///
+/// # Errors
+/// If `text` is not exactly one JSON object.
+pub(crate) fn members<'a, F>(text: &'a str, on: F) -> serde_json::Result<()>
+where
+    F: FnMut(&[u8], &'a RawValue),
+{
+    let mut reader = serde_json::Deserializer::from_str(text);
+    reader.deserialize_map(Members { on, text: PhantomData })?;
+    reader.end()
+}
+
+/// Calls `on` with every element of the array `text`.
+///
+/// # Errors
+/// If `text` is not exactly one JSON array.
+pub(crate) fn elements<'a, F>(text: &'a str, on: F) -> serde_json::Result<()>
+where
+    F: FnMut(&'a RawValue),
+{
+    let mut reader = serde_json::Deserializer::from_str(text);
+    reader.deserialize_seq(Elements { on, text: PhantomData })?;
+    reader.end()
+}
+
+/// The last member called `key` of the object `text`: of duplicates the last wins, as it does in servers.
+pub(crate) fn member<'a>(text: &'a str, key: &str) -> Option<&'a RawValue> {
+    let mut found = None;
+    members(text, |name, value| {
+        if name == key.as_bytes() {
+            found = Some(value);
+        }
+    })
+    .ok()?;
+    found
+}
+
+/// Where `value`, a slice of `whole`, lies in it.
+pub(crate) fn span(whole: &str, value: &RawValue) -> Range<usize> {
+    let start = value.get().as_ptr().addr() - whole.as_ptr().addr();
+    start..start + value.get().len()
+}
+
+/// Spans of every top-level member called `model`, up to `at_most` of them.
+///
+/// # Errors
+/// If `text` is not exactly one JSON object.
+pub(crate) fn model_spans(text: &str, at_most: usize) -> serde_json::Result<Vec<Range<usize>>> {
+    let mut spans = Vec::with_capacity(1);
+    members(text, |name, value| {
+        if name == b"model" && spans.len() < at_most {
+            spans.push(span(text, value));
+        }
+    })?;
+    Ok(spans)
+}
+
+/// `body` with the values at `spans` (ascending, disjoint) replaced by the string `text`.
+///
+/// One copy; none at all where every span spells `text` already.
+pub(crate) fn splice(body: &Bytes, spans: &[Range<usize>], text: &str) -> Bytes {
+    let spells =
+        |span: &Range<usize>| std::str::from_utf8(&body[span.clone()]).is_ok_and(|raw| string_is(raw, text));
+    if spans.iter().all(spells) {
+        return body.clone();
+    }
+    let quoted = quote(text);
+    let mut spliced = BytesMut::with_capacity(body.len() + spans.len() * quoted.len());
+    let mut copied = 0;
+    for span in spans {
+        spliced.extend_from_slice(&body[copied..span.start]);
+        spliced.extend_from_slice(quoted.as_bytes());
+        copied = span.end;
+    }
+    spliced.extend_from_slice(&body[copied..]);
+    spliced.freeze()
+}
+
+/// `text` as a JSON string, quotes included.
+pub(crate) fn quote(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// Whether the value says something: it is not `null`, `""`, `[]`, `{}`, `false` or `0`.
+pub(crate) fn is_truthy(raw: &str) -> bool {
+    match raw.as_bytes() {
+        b"null" | b"false" | b"0" => false,
+        [b'"', inner @ .., b'"'] => !inner.is_empty(),
+        [b'[', inner @ .., b']'] | [b'{', inner @ .., b'}'] => !inner.trim_ascii().is_empty(),
+        _ => true,
+    }
+}
+
+/// The text between the quotes of a valid JSON string, still escaped; `None` for other values.
+pub(crate) fn string_body(raw: &str) -> Option<&str> {
+    raw.strip_prefix('"')?.strip_suffix('"')
+}
+
+/// Whether `raw` is a JSON string that spells `text`, escaped or not.
+pub(crate) fn string_is(raw: &str, text: &str) -> bool {
+    match string_body(raw) {
+        Some(body) if memchr::memchr(b'\\', body.as_bytes()).is_some() => unescape(body) == text,
+        Some(body) => body == text,
+        None => false,
+    }
+}
+
+/// The string a JSON value holds; `None` for other values. Lone surrogates become U+FFFD.
+pub(crate) fn string(raw: &str) -> Option<Cow<'_, str>> {
+    string_body(raw).map(unescape)
+}
+
+/// Decodes the inside of a valid JSON string. Lone surrogates become U+FFFD, which serde_json would refuse.
+pub(crate) fn unescape(body: &str) -> Cow<'_, str> {
+    let Some(first) = memchr::memchr(b'\\', body.as_bytes()) else { return Cow::Borrowed(body) };
+    let mut text = String::with_capacity(body.len());
+    text.push_str(&body[..first]);
+    let mut rest = &body[first..];
+    while let Some(at) = memchr::memchr(b'\\', rest.as_bytes()) {
+        text.push_str(&rest[..at]);
+        let (decoded, used) = unescape_one(&rest[at..]);
+        text.push(decoded);
+        rest = &rest[at + used..];
+    }
+    text.push_str(rest);
+    Cow::Owned(text)
+}
+
+/// The code unit of a `\uXXXX` at the start of `text`.
+pub(crate) fn unicode_escape(text: &str) -> Option<u16> {
+    let digits = text.as_bytes().strip_prefix(b"\\u")?.get(..4)?;
+    u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+/// Decodes the escape at the start of `text`; also says how many bytes it took.
+fn unescape_one(text: &str) -> (char, usize) {
+    if let Some(unit) = unicode_escape(text) {
+        if (0xD800..0xDC00).contains(&unit)
+            && let Some(low) = unicode_escape(&text[6..]).filter(|low| (0xDC00..0xE000).contains(low))
+        {
+            let code = 0x1_0000 + ((u32::from(unit) - 0xD800) << 10) + (u32::from(low) - 0xDC00);
+            return (char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), 12);
+        }
+        return (char::from_u32(u32::from(unit)).unwrap_or(char::REPLACEMENT_CHARACTER), 6);
+    }
+    let Some(escaped) = text.chars().nth(1) else { return (char::REPLACEMENT_CHARACTER, text.len()) };
+    let decoded = match escaped {
+        'n' => '\n',
+        't' => '\t',
+        'r' => '\r',
+        'b' => '\u{8}',
+        'f' => '\u{c}',
+        other => other,
+    };
+    (decoded, 1 + escaped.len_utf8())
+}
+
+struct Members<'a, F> {
+    on: F,
+    text: PhantomData<&'a ()>,
+}
+
+impl<'de, F> Visitor<'de> for Members<'de, F>
+where
+    F: FnMut(&[u8], &'de RawValue),
+{
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key_seed(Key)? {
+            (self.on)(&key, map.next_value()?);
+        }
+        Ok(())
+    }
+}
+
+struct Elements<'a, F> {
+    on: F,
+    text: PhantomData<&'a ()>,
+}
+
+impl<'de, F> Visitor<'de> for Elements<'de, F>
+where
+    F: FnMut(&'de RawValue),
+{
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<(), A::Error> {
+        while let Some(element) = seq.next_element()? {
+            (self.on)(element);
+        }
+        Ok(())
+    }
+}
+
+/// An object key as bytes: unlike strings, they may hold lone surrogates.
+pub(crate) struct Key;
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = Cow<'de, [u8]>;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
+        reader.deserialize_bytes(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Key {
+    type Value = Cow<'de, [u8]>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_borrowed_bytes<E: Error>(self, key: &'de [u8]) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(key))
+    }
+
+    fn visit_bytes<E: Error>(self, key: &[u8]) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(key.to_vec()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn members_are_raw_and_duplicates_all_seen() {
+        let text = r#"{"a":1.0e2,"a":18446744073709551617, "\u0061" : {"b":[1]}, "\ud800":"\udc00"}"#;
+        let mut seen = Vec::new();
+        members(text, |key, value| seen.push((key.to_vec(), value.get()))).unwrap();
+        let values: Vec<_> = seen.iter().map(|(_, value)| *value).collect();
+        assert_eq!(values, ["1.0e2", "18446744073709551617", r#"{"b":[1]}"#, r#""\udc00""#]);
+        assert_eq!(member(text, "a").map(RawValue::get), Some(r#"{"b":[1]}"#));
+        assert!(members("[1]", |_, _| ()).is_err());
+        assert!(members("{} x", |_, _| ()).is_err());
+    }
+
+    #[test]
+    fn strings_decode_with_every_escape() {
+        assert_eq!(unescape(r#"a\n\t\r\b\f\/\\\"z"#), "a\n\t\r\u{8}\u{c}/\\\"z");
+        assert_eq!(unescape(r"\u65e5\u672c \ud83d\ude42"), "日本 🙂");
+        assert_eq!(unescape(r"\ud83d \ude42 \ud83d\u0041 \ud83d"), "\u{fffd} \u{fffd} \u{fffd}A \u{fffd}");
+        assert!(matches!(unescape("plain é"), Cow::Borrowed("plain é")));
+        assert!(string_is(r#""\u0061b""#, "ab") && string_is(r#""ab""#, "ab"));
+        assert!(!string_is("ab", "ab") && !string_is(r#""a""#, "ab"));
+    }
+
+    #[test]
+    fn empty_values_say_nothing() {
+        for raw in ["null", "\"\"", "[]", "[ \n]", "{}", "{ }", "false", "0"] {
+            assert!(!is_truthy(raw), "{raw}");
+        }
+        for raw in ["\" \"", "[0]", "{\"a\":0}", "true", "1", "-1"] {
+            assert!(is_truthy(raw), "{raw}");
+        }
+    }
+
+    #[test]
+    fn a_million_levels_do_not_exhaust_the_stack() {
+        let deep = format!("{{\"a\":{}{}}}", "[".repeat(1_000_000), "]".repeat(1_000_000));
+        let mut length = 0;
+        members(&deep, |_, value| length = value.get().len()).unwrap();
+        assert_eq!(length, 2_000_000);
+        assert!(members(&deep[..1_000_000], |_, _| ()).is_err());
+    }
+
+    #[test]
+    fn splicing_copies_only_when_something_changes() {
+        let body = Bytes::from_static(br#"{"model":"a\/b","x":{"model":"a/b"},"model":7}"#);
+        let spans = model_spans(std::str::from_utf8(&body).unwrap(), 8).unwrap();
+        assert_eq!(splice(&body, &spans, "q\"é"), r#"{"model":"q\"é","x":{"model":"a/b"},"model":"q\"é"}"#);
+        let same = splice(&body, &spans[..1], "a/b");
+        assert_eq!(same.as_ptr(), body.as_ptr());
+    }
+
+    proptest! {
+        #[test]
+        fn strings_survive_quoting_and_decoding(text in any::<String>()) {
+            let quoted = quote(&text);
+            prop_assert_eq!(string(&quoted).unwrap(), text.as_str());
+            prop_assert!(string_is(&quoted, &text));
+            let escaped: String = text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
+            prop_assert_eq!(unescape(&escaped), text.as_str());
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Metering a stream as it passes: when content begins, tokens, the finish, an error in band.
+//!
+//! Until content begins every event is read whole, since the first ones decide on fail-over. After that a
+//! search for three keys decides whether an event is worth reading.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+
+use super::answer::{EventFacts, EventKind, Usage, classify_event};
+use super::sse::{Scanner, SseEvent};
+use super::upstream_error::UpstreamError;
+
+static USAGE_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"usage\""));
+static ERROR_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"error\""));
+static FINISH_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"finish_reason\""));
+
+/// Observes one answer stream. The same bytes give the same readings however they are split.
+#[derive(Debug, Default)]
+pub struct StreamMeter {
+    scanner: Scanner,
+    tally: Tally,
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    has_content: bool,
+    content_events: u64,
+    is_finished: bool,
+    is_done: bool,
+    usage: Option<Usage>,
+    error: Option<UpstreamError>,
+    model: Option<String>,
+}
+
+impl StreamMeter {
+    /// A meter at the start of a stream.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Observes the next bytes.
+    pub fn push(&mut self, chunk: &[u8]) {
+        self.scanner.push(chunk, &mut |event| self.tally.observe(event));
+    }
+
+    /// Observes the end of the stream, which closes an open event.
+    pub fn finish(&mut self) {
+        self.scanner.finish(&mut |event| self.tally.observe(event));
+    }
+
+    /// Whether content has begun, before any error: from then on the answer belongs to the client.
+    #[must_use]
+    pub fn has_content(&self) -> bool {
+        self.tally.has_content
+    }
+
+    /// Whether a choice gave its finish reason: the answer is whole even without `[DONE]`.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.tally.is_finished
+    }
+
+    /// Whether `[DONE]` came.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.tally.is_done
+    }
+
+    /// The first error in band. Without content before it, another endpoint may still answer.
+    #[must_use]
+    pub fn error(&self) -> Option<&UpstreamError> {
+        self.tally.error.as_ref()
+    }
+
+    /// The latest token counts of the endpoint.
+    #[must_use]
+    pub fn usage(&self) -> Option<Usage> {
+        self.tally.usage
+    }
+
+    /// Completion tokens: the endpoint's count, else the events with content, which servers send one per
+    /// token or so.
+    #[must_use]
+    pub fn completion_tokens(&self) -> u64 {
+        self.tally.usage.map_or(self.tally.content_events, |usage| usage.completion_tokens)
+    }
+
+    /// The model as the endpoint names it.
+    #[must_use]
+    pub fn model(&self) -> Option<&str> {
+        self.tally.model.as_deref()
+    }
+
+    /// Whether the stream so far ends with a complete event, so that one of ours may follow.
+    #[must_use]
+    pub fn is_between_events(&self) -> bool {
+        self.scanner.is_between_events()
+    }
+}
+
+impl Tally {
+    fn observe(&mut self, event: SseEvent<'_>) {
+        if self.is_done || self.error.is_some() {
+            return;
+        }
+        match event {
+            SseEvent::Comment => {}
+            SseEvent::Done => self.is_done = true,
+            SseEvent::Oversized => self.count_content(),
+            SseEvent::Data(data) if self.has_content && !is_worth_reading(data) => self.count_content(),
+            SseEvent::Data(data) => self.record(classify_event(data)),
+        }
+    }
+
+    fn record(&mut self, facts: EventFacts) {
+        match facts.kind {
+            EventKind::Error(error) => self.error = Some(error),
+            EventKind::Content => self.count_content(),
+            EventKind::Finish => self.has_content = true,
+            EventKind::Preamble | EventKind::Usage | EventKind::Other => {}
+        }
+        self.is_finished |= facts.finished;
+        self.usage = facts.usage.or(self.usage);
+        if self.model.is_none() {
+            self.model = facts.model;
+        }
+    }
+
+    fn count_content(&mut self) {
+        self.has_content = true;
+        self.content_events += 1;
+    }
+}
+
+fn is_worth_reading(data: &[u8]) -> bool {
+    [&USAGE_KEY, &ERROR_KEY, &FINISH_KEY].into_iter().any(|key| has_value(data, key))
+}
+
+/// Whether `data` has the key with another value than null. Inside a JSON string its quotes were escaped.
+fn has_value(data: &[u8], key: &Finder<'_>) -> bool {
+    key.find_iter(data).any(|at| {
+        let after = data[at + key.needle().len()..].trim_ascii_start();
+        after.strip_prefix(b":").is_some_and(|value| !value.trim_ascii_start().starts_with(b"null"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Readings of a stream, taken after every chunk and compared at the end.
+    fn meter<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> StreamMeter {
+        let mut meter = StreamMeter::new();
+        for chunk in chunks {
+            meter.push(chunk);
+        }
+        meter.finish();
+        meter
+    }
+
+    type Readings = (u64, Option<Usage>, bool, bool, bool, Option<String>);
+
+    fn readings(meter: &StreamMeter) -> Readings {
+        (
+            meter.tally.content_events,
+            meter.usage(),
+            meter.has_content(),
+            meter.is_finished(),
+            meter.is_done(),
+            meter.error().map(|error| error.message.clone()),
+        )
+    }
+
+    const VLLM: &str = include_str!("../../tests/fixtures/wire/vllm-stream.txt");
+    const VLLM_USAGE: &str = include_str!("../../tests/fixtures/wire/vllm-stream-usage-continuous.txt");
+    const VLLM_TOOLS: &str = include_str!("../../tests/fixtures/wire/vllm-tool-required-stream.txt");
+    const VLLM_SIGTERM: &str = include_str!("../../tests/fixtures/wire/vllm-sigterm-midstream.txt");
+    const LLAMACPP: &str = include_str!("../../tests/fixtures/wire/llamacpp-stream-usage.txt");
+    const LLAMACPP_KILLED: &str = include_str!("../../tests/fixtures/wire/llamacpp-killed-midstream.txt");
+
+    fn stream_of(capture: &str) -> &[u8] {
+        capture.split_once("\n\n").unwrap().1.as_bytes()
+    }
+
+    #[test]
+    fn captured_streams_are_read_whatever_the_chunks() {
+        let usage = |prompt_tokens, completion_tokens, cached_tokens| {
+            Some(Usage { prompt_tokens, completion_tokens, cached_tokens })
+        };
+        let failure = "EngineCore encountered an issue. See stack trace (above) for the root cause.";
+        let expected: [(&str, Readings); 6] = [
+            (VLLM, (5, None, true, true, true, None)),
+            (VLLM_USAGE, (3, usage(33, 3, 0), true, true, true, None)),
+            (VLLM_TOOLS, (4, None, true, true, true, None)),
+            (VLLM_SIGTERM, (3, None, true, false, false, Some(failure.to_owned()))),
+            (LLAMACPP, (5, usage(33, 5, 32), true, true, true, None)),
+            (LLAMACPP_KILLED, (3, None, true, false, false, None)),
+        ];
+        for (capture, expected) in expected {
+            let stream = stream_of(capture);
+            for size in [1, 7, 100, stream.len()] {
+                let meter = meter(stream.chunks(size));
+                assert_eq!(readings(&meter), expected, "chunks of {size}");
+                assert_eq!(meter.model(), Some("smollm2-135m-instruct"));
+            }
+        }
+        assert_eq!(meter([stream_of(VLLM)]).completion_tokens(), 5);
+        assert_eq!(meter([stream_of(LLAMACPP)]).completion_tokens(), 5);
+    }
+
+    #[test]
+    fn content_begins_with_the_first_event_that_says_something() {
+        let mut meter = StreamMeter::new();
+        for quiet in [
+            ": OPENROUTER PROCESSING\n\n",
+            "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
+            "data: {\"choices\":[],\"prompt_filter_results\":[]}\n\n",
+            "data: {\"choices\":[{\"delta\":{\"content\":\"日",
+        ] {
+            meter.push(quiet.as_bytes());
+            assert!(!meter.has_content(), "{quiet}");
+        }
+        assert!(!meter.is_between_events());
+        meter.push("\"}}]}\n\n".as_bytes());
+        assert!(meter.has_content() && meter.is_between_events());
+    }
+
+    #[test]
+    fn an_error_first_is_no_content_and_hides_what_follows() {
+        // openclaw/clawrouter#101, also after comments.
+        let stream = b": a\n\n: b\n\ndata: {\"error\":{\"message\":\"overloaded\",\"code\":503}}\n\ndata: {\"choices\":[{\"text\":\"x\"}]}\n\ndata: [DONE]\n\n";
+        let meter = meter([stream.as_slice()]);
+        assert_eq!(readings(&meter), (0, None, false, false, false, Some("overloaded".into())));
+    }
+
+    #[test]
+    fn text_about_usage_and_errors_is_only_text() {
+        let content = |text: &str| {
+            let quoted = serde_json::Value::from(text);
+            format!(
+                "data: {{\"usage\":null,\"error\" : null,\"choices\":[{{\"delta\":{{\"content\":{quoted}}},\"finish_reason\":null}}]}}\n\n"
+            )
+        };
+        let stream = [
+            "a",
+            "\"usage\":{\"prompt_tokens\":9}",
+            "\"error\":{\"message\":\"x\"}",
+            "\"finish_reason\":\"stop\"",
+        ]
+        .map(content)
+        .concat();
+        let meter = meter([stream.as_bytes()]);
+        assert_eq!(readings(&meter), (4, None, true, false, false, None));
+    }
+
+    #[test]
+    fn an_event_too_large_to_read_counts_as_content() {
+        let mut meter = StreamMeter::new();
+        meter.push(b"data: ");
+        for _ in 0..5 {
+            meter.push(&vec![b'x'; 1 << 18]);
+        }
+        assert!(meter.has_content());
+        assert_eq!(meter.completion_tokens(), 1);
+    }
+
+    #[test]
+    fn a_stream_that_only_finishes_is_an_answer() {
+        let meter =
+            meter([b"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n".as_slice()]);
+        assert_eq!(readings(&meter), (0, None, true, true, false, None));
+    }
+
+    proptest! {
+        #[test]
+        fn readings_do_not_depend_on_how_the_stream_is_split(
+            which in 0..6_usize,
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
+        ) {
+            let captures = [VLLM, VLLM_USAGE, VLLM_TOOLS, VLLM_SIGTERM, LLAMACPP, LLAMACPP_KILLED];
+            let stream = stream_of(captures[which]);
+            let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
+            at.extend([0, stream.len()]);
+            at.sort_unstable();
+            let split = meter(at.windows(2).map(|cut| &stream[cut[0]..cut[1]]));
+            prop_assert_eq!(readings(&split), readings(&meter([stream])));
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! What an endpoint's error says, whatever shape its server gives it.
+//!
+//! Messages and codes stay verbatim where there are any: clients recognise a context overflow by its text.
+//! Plain text and HTML are never repeated.
+
+use http::StatusCode;
+
+use super::json;
+
+/// Longest message that is passed on; validation errors may repeat the whole request.
+pub const MESSAGE_BYTES_MAX: usize = 8 << 10;
+
+/// An endpoint's error in OpenAI's terms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamError {
+    /// The HTTP status, or for an error inside a 200 the one that its code names, else 502.
+    pub status: StatusCode,
+    /// What the endpoint said.
+    pub message: String,
+    /// OpenAI's `type`; by the status where the endpoint names none.
+    pub kind: String,
+    /// Machine-readable reason; numbers as text.
+    pub code: Option<String>,
+    /// The request field at fault.
+    pub param: Option<String>,
+}
+
+impl UpstreamError {
+    /// Reads the body of an answer with an error status.
+    ///
+    /// Understands `{"error":{…}}` (OpenAI, vLLM, llama.cpp), `{"error":"text"}` (Ollama),
+    /// `{"detail":…}` (FastAPI) and `{"object":"error","message":…}` (older vLLM).
+    #[must_use]
+    pub fn from_response(status: StatusCode, body: &[u8]) -> Self {
+        let said = std::str::from_utf8(body).ok().map(str::trim_ascii).and_then(Said::read);
+        said.unwrap_or_default().into_error(Some(status))
+    }
+
+    /// Reads an error that came inside a 200: in a stream event or a whole body. `None` if there is none.
+    pub(super) fn in_band(object: &str) -> Option<Self> {
+        let is_error = json::member(object, "error").is_some_and(|error| json::is_truthy(error.get()))
+            || json::member(object, "object").is_some_and(|kind| json::string_is(kind.get(), "error"));
+        is_error.then(|| Said::read(object).unwrap_or_default().into_error(None))
+    }
+
+    /// An answer with a good status that cannot be used; `what` says why.
+    pub(super) fn unusable(what: &str) -> Self {
+        Said { message: Some(format!("the endpoint {what}")), ..Said::default() }.into_error(None)
+    }
+
+    /// Replaces every `secret` (the endpoint's URL, host or key) in the message.
+    pub fn redact(&mut self, secret: &str) {
+        if !secret.is_empty() && self.message.contains(secret) {
+            self.message = self.message.replace(secret, "(endpoint)");
+        }
+    }
+}
+
+/// The parts of an error that a body names.
+#[derive(Default)]
+struct Said {
+    message: Option<String>,
+    kind: Option<String>,
+    code: Option<String>,
+    param: Option<String>,
+}
+
+impl Said {
+    fn read(object: &str) -> Option<Self> {
+        let mut said = Self::default();
+        let mut error = None;
+        let mut detail = None;
+        json::members(object, |key, value| match key {
+            b"error" => error = Some(value.get()),
+            b"detail" => detail = Some(value.get()),
+            _ => said.take(key, value.get()),
+        })
+        .ok()?;
+        match error {
+            Some(raw) if raw.starts_with('{') => {
+                said = Self::default();
+                json::members(raw, |key, value| said.take(key, value.get())).ok()?;
+            }
+            Some(raw) if raw.starts_with('"') => said.message = scalar(raw),
+            _ => {}
+        }
+        if said.message.is_none() {
+            said.message = detail.and_then(detail_text);
+        }
+        Some(said)
+    }
+
+    fn take(&mut self, key: &[u8], raw: &str) {
+        let part = match key {
+            b"message" => &mut self.message,
+            b"type" => &mut self.kind,
+            b"code" => &mut self.code,
+            b"param" => &mut self.param,
+            _ => return,
+        };
+        *part = scalar(raw);
+    }
+
+    fn into_error(self, status: Option<StatusCode>) -> UpstreamError {
+        let status = status
+            .or_else(|| {
+                let code = self.code.as_deref()?.parse().ok()?;
+                StatusCode::from_u16(code).ok().filter(|s| s.is_client_error() || s.is_server_error())
+            })
+            .unwrap_or(StatusCode::BAD_GATEWAY);
+        let message = match self.message {
+            Some(message) => bounded(message),
+            None => format!("the endpoint answered with status {} and no message", status.as_u16()),
+        };
+        let kind = self.kind.unwrap_or_else(|| kind_of(status).to_owned());
+        UpstreamError { status, message, kind, code: self.code, param: self.param }
+    }
+}
+
+/// A string as it decodes, another value as it stands; nothing for null and the empty string.
+fn scalar(raw: &str) -> Option<String> {
+    let says = !matches!(raw, "null" | "\"\"");
+    says.then(|| json::string(raw).map_or_else(|| raw.to_owned(), Into::into))
+}
+
+/// FastAPI's `detail`: a text, or a list of `{"loc":[…],"msg":…}`.
+fn detail_text(raw: &str) -> Option<String> {
+    let mut faults = Vec::new();
+    let listed = json::elements(raw, |fault| {
+        let mut place = Vec::new();
+        if let Some(loc) = json::member(fault.get(), "loc") {
+            // A `loc` of another type has no place to name.
+            _ = json::elements(loc.get(), |step| place.extend(scalar(step.get())));
+        }
+        let text = json::member(fault.get(), "msg").and_then(|msg| scalar(msg.get()));
+        let text = text.unwrap_or_else(|| fault.get().to_owned());
+        faults.push(if place.is_empty() { text } else { format!("{}: {text}", place.join(".")) });
+    });
+    if listed.is_ok() && !faults.is_empty() { Some(faults.join("; ")) } else { scalar(raw) }
+}
+
+fn bounded(mut message: String) -> String {
+    if message.len() > MESSAGE_BYTES_MAX {
+        let end = (0..=MESSAGE_BYTES_MAX).rev().find(|end| message.is_char_boundary(*end)).unwrap_or(0);
+        message.truncate(end);
+        message.push('…');
+    }
+    message
+}
+
+fn kind_of(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        401 => "authentication_error",
+        403 => "permission_error",
+        429 => "rate_limit_error",
+        400..500 => "invalid_request_error",
+        _ => "server_error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(status: u16, body: &str) -> UpstreamError {
+        UpstreamError::from_response(StatusCode::from_u16(status).unwrap(), body.as_bytes())
+    }
+
+    /// Body of a captured answer: what follows the first blank line.
+    fn body_of(capture: &str) -> &str {
+        capture.split_once("\n\n").unwrap().1
+    }
+
+    #[test]
+    fn context_overflow_stays_verbatim() {
+        let vllm = read(400, body_of(include_str!("../../tests/fixtures/wire/vllm-too-long.txt")));
+        assert!(
+            vllm.message.starts_with("This model's maximum context length is 1024 tokens. However, your")
+        );
+        assert_eq!((vllm.kind.as_str(), vllm.code.as_deref()), ("BadRequestError", Some("400")));
+        assert_eq!(vllm.param.as_deref(), Some("input_tokens"));
+
+        let llamacpp = read(400, body_of(include_str!("../../tests/fixtures/wire/llamacpp-too-long.txt")));
+        let text =
+            "request (12031 tokens) exceeds the available context size (1024 tokens), try increasing it";
+        assert_eq!((llamacpp.message.as_str(), llamacpp.kind.as_str()), (text, "exceed_context_size_error"));
+
+        let openai = read(
+            400,
+            r#"{"error":{"message":"m","type":"t","param":null,"code":"context_length_exceeded"}}"#,
+        );
+        assert_eq!((openai.code.as_deref(), openai.param), (Some("context_length_exceeded"), None));
+    }
+
+    #[test]
+    fn every_servers_shape_is_understood() {
+        let busy = read(503, body_of(include_str!("../../tests/fixtures/wire/vllm-queue-full-503.txt")));
+        assert!(busy.message.starts_with("The engine is currently busy"));
+        assert_eq!((busy.status.as_u16(), busy.kind.as_str()), (503, "Service Unavailable"));
+        let missing = read(404, body_of(include_str!("../../tests/fixtures/wire/vllm-404.txt")));
+        assert_eq!((missing.message.as_str(), missing.kind.as_str()), ("Not Found", "invalid_request_error"));
+        let key = read(401, r#"{"error":"Unauthorized"}"#);
+        assert_eq!((key.message.as_str(), key.kind.as_str()), ("Unauthorized", "authentication_error"));
+        let flat = read(
+            400,
+            r#"{"object":"error","message":"bad","type":"BadRequestError","param":null,"code":40303}"#,
+        );
+        assert_eq!((flat.message.as_str(), flat.code.as_deref(), flat.param), ("bad", Some("40303"), None));
+        let fastapi = read(
+            422,
+            r#"{"detail":[{"loc":["body","messages",0],"msg":"Field required","type":"missing"},{"msg":"x"}]}"#,
+        );
+        assert_eq!(fastapi.message, "body.messages.0: Field required; x");
+        assert_eq!(read(500, r#"{"error":{"code":"oops"}}"#).code.as_deref(), Some("oops"));
+    }
+
+    #[test]
+    fn pages_and_texts_are_not_repeated() {
+        for body in
+            ["<html><h1>502 Bad Gateway</h1>nginx</html>", "upstream 10.0.0.7:8000 died", "", "[1]", "null"]
+        {
+            let error = read(502, body);
+            assert_eq!(error.message, "the endpoint answered with status 502 and no message", "{body}");
+            assert_eq!((error.kind.as_str(), error.code), ("server_error", None));
+        }
+        let binary = UpstreamError::from_response(StatusCode::BAD_GATEWAY, b"\x1f\x8b\xff");
+        assert_eq!(binary.kind, "server_error");
+    }
+
+    #[test]
+    fn messages_are_bounded_and_hosts_removed() {
+        let mut error = read(404, r#"{"error":"no model at http://10.0.0.7:8000/v1 or 10.0.0.7:8000"}"#);
+        error.redact("http://10.0.0.7:8000");
+        error.redact("10.0.0.7:8000");
+        error.redact("");
+        assert_eq!(error.message, "no model at (endpoint)/v1 or (endpoint)");
+        let long = read(400, &format!(r#"{{"error":"x{}"}}"#, "é".repeat(MESSAGE_BYTES_MAX)));
+        assert_eq!(long.message.len(), MESSAGE_BYTES_MAX - 1 + '…'.len_utf8());
+    }
+
+    #[test]
+    fn errors_inside_a_200_name_their_status() {
+        let status = |object| UpstreamError::in_band(object).map(|error| error.status.as_u16());
+        assert_eq!(status(r#"{"error":{"message":"overloaded","code":503}}"#), Some(503));
+        assert_eq!(status(r#"{"error":{"message":"x","code":"429"}}"#), Some(429));
+        assert_eq!(status(r#"{"error":{"message":"x","code":200}}"#), Some(502));
+        assert_eq!(status(r#"{"error":"text"}"#), Some(502));
+        assert_eq!(status(r#"{"object":"error","message":"m","code":400}"#), Some(400));
+        assert_eq!(status(r#"{"error":null,"choices":[]}"#), None);
+        assert_eq!(status(r#"{"error":{}}"#), None);
+        assert_eq!(status("null"), None);
+    }
+}

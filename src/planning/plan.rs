@@ -1,0 +1,165 @@
+//! One plan: the waiting set of an instant, solved against one immutable context.
+//!
+//! A [`PlanJob`] is everything the decision depends on; [`PlanJob::solve`] runs on the solver's thread
+//! and is a function of (job, policy, seed, stop).
+
+use std::sync::Arc;
+
+use super::planner::Ticket;
+use crate::domain::{DestinationOrd, Prediction, QualitySource, RoutingContext, RoutingRequest};
+use crate::routing::{
+    BatchItem, CostModels, Evaluator, LegalSet, NoDestination, Objective, ObjectiveMode, PolicyError, Problem,
+    ProblemError, RequestEstimate, RoutingDecision, RoutingPolicy, legal_set, rng_for,
+};
+use crate::units::{Seconds, Tokens};
+
+/// A request that waits to be placed.
+#[derive(Debug, Clone)]
+pub struct Waiting {
+    /// Its identity inside the planner.
+    pub ticket: Ticket,
+    /// What routing knows of it.
+    pub request: Arc<RoutingRequest>,
+    /// The prediction to plan with.
+    pub prediction: Arc<Prediction>,
+    /// Destinations that failed it already.
+    pub excluded: Vec<DestinationOrd>,
+    /// Time since its arrival.
+    pub waited: Seconds,
+}
+
+/// What stays the same from plan to plan.
+#[derive(Debug, Clone, Copy)]
+pub struct PlanParams {
+    /// Completion, time and energy models.
+    pub costs: CostModels,
+    /// How terms are normalised.
+    pub objective: ObjectiveMode,
+    /// Seed of the whole run; each plan derives its own from it and its number.
+    pub seed: u64,
+}
+
+/// Everything one decision depends on.
+#[derive(Debug, Clone)]
+pub struct PlanJob {
+    /// Number of this plan, from 1.
+    pub number: u64,
+    /// When the set was taken.
+    pub taken_at: Seconds,
+    /// Requests routed before this plan (round robin continues there).
+    pub first_request_number: u64,
+    /// The set.
+    pub waiting: Vec<Waiting>,
+    /// Fleet state at `taken_at`.
+    pub context: RoutingContext,
+}
+
+/// Where one request goes and what is expected of it there.
+#[derive(Debug, Clone)]
+pub struct Planned {
+    /// The request.
+    pub ticket: Ticket,
+    /// Its id.
+    pub request_id: Arc<str>,
+    /// Where it goes.
+    pub destination: DestinationOrd,
+    /// Predicted terms.
+    pub estimate: RequestEstimate,
+    /// Predicted completion length, all choices.
+    pub completion: Tokens,
+    /// Where the quality prediction came from.
+    pub source: QualitySource,
+}
+
+/// A solved job.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Number of the plan.
+    pub number: u64,
+    /// When its set was taken.
+    pub taken_at: Seconds,
+    /// One entry per placed request, in the order of the problem's rows.
+    pub planned: Vec<Planned>,
+    /// Requests without a legal destination, with the constraint that left none.
+    pub impossible: Vec<(Ticket, NoDestination)>,
+    /// What was solved and how; `None` when no request had a legal destination.
+    pub solved: Option<Solved>,
+}
+
+/// The solved problem, kept for the decision record.
+#[derive(Debug, Clone)]
+pub struct Solved {
+    /// The tables.
+    pub problem: Problem,
+    /// The objective they were judged by.
+    pub objective: Objective,
+    /// The policy's answer.
+    pub decision: RoutingDecision,
+}
+
+/// Why a job could not be decided.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SolveError {
+    /// The batch and the fleet do not make a problem.
+    #[error(transparent)]
+    Problem(#[from] ProblemError),
+    /// The policy cannot do it.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+}
+
+impl PlanJob {
+    /// Decides. Deterministic for a given `policy`, `params` and number of `stop` polls.
+    ///
+    /// # Errors
+    /// See [`SolveError`].
+    pub fn solve(
+        self,
+        policy: &dyn RoutingPolicy,
+        params: &PlanParams,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<Plan, SolveError> {
+        let mut impossible = Vec::new();
+        let mut placeable: Vec<(&Waiting, LegalSet)> = Vec::with_capacity(self.waiting.len());
+        for waiting in &self.waiting {
+            match legal_set(&waiting.request, Some(&waiting.prediction), &self.context, &waiting.excluded) {
+                Ok(legal) => placeable.push((waiting, legal)),
+                Err(reason) => impossible.push((waiting.ticket, reason)),
+            }
+        }
+        let mut plan = Plan {
+            number: self.number,
+            taken_at: self.taken_at,
+            planned: Vec::new(),
+            impossible,
+            solved: None,
+        };
+        if placeable.is_empty() {
+            return Ok(plan);
+        }
+        let items: Vec<BatchItem<'_>> = placeable
+            .iter()
+            .map(|(w, legal)| BatchItem { request: &w.request, prediction: &w.prediction, legal, waited: w.waited })
+            .collect();
+        let problem =
+            Problem::build(&items, &self.context, &params.costs)?.numbered_from(self.first_request_number);
+        let objective = Objective::for_mode(&problem, params.objective, &self.context.scales);
+        let mut rng = rng_for(params.seed, self.number);
+        let decision = policy.route(&problem, &objective, &mut rng, stop)?;
+        let estimates = Evaluator::new(&problem, &objective).estimates(&decision.assignment);
+        plan.planned = placeable
+            .iter()
+            .zip(decision.assignment.iter().zip(estimates))
+            .map(|((w, _), (destination, estimate))| Planned {
+                ticket: w.ticket,
+                request_id: Arc::clone(&w.request.id),
+                destination: *destination,
+                estimate,
+                completion: w.request.completion(w.prediction.completion_tokens[destination.idx()]),
+                source: w.prediction.source,
+            })
+            .collect();
+        plan.solved = Some(Solved { problem, objective, decision });
+        Ok(plan)
+    }
+}

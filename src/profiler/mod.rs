@@ -1,0 +1,4 @@
+//! The profiler (paper III-B): what the router knows about its fleet. It publishes; routing never sees it.
+
+pub mod node;
+pub mod quality;

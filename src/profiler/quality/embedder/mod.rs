@@ -1,0 +1,98 @@
+//! Prompt embeddings: all-MiniLM-L6-v2, mean pooled and L2-normalised.
+//!
+//! [`load`] finds ONNX Runtime and the model and opens one session per thread; everything behind the
+//! [`Embedder`] trait runs on plain threads, because a run takes tens of milliseconds of CPU.
+
+mod locate;
+#[cfg(feature = "onnx")]
+mod onnx;
+pub mod tail;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use locate::{EmbedderFiles, locate};
+
+use crate::profiler::quality::params::EmbedderParams;
+
+/// Length of an embedding.
+pub const EMBEDDING_DIMENSIONS: usize = 384;
+
+/// An L2-normalised prompt embedding; all entries finite.
+pub type Embedding = Arc<[f32; EMBEDDING_DIMENSIONS]>;
+
+/// Turns the tail of a message into its embedding.
+pub trait Embedder: Send {
+    /// Embeds the last tokens of `text`. Blocks for the run of the model.
+    ///
+    /// # Errors
+    /// [`EmbedderError::Run`] if the model fails or answers with something that is not an embedding.
+    fn embed(&mut self, text: &str) -> Result<Embedding, EmbedderError>;
+}
+
+/// Why there is no embedder, or no embedding.
+#[derive(Debug, thiserror::Error)]
+pub enum EmbedderError {
+    /// A file is in none of the places looked at.
+    #[error("{file} not found, looked at {}; run `make setup` or set embedder.{key}", join(.searched))]
+    NotFound {
+        /// The file.
+        file: &'static str,
+        /// The configuration key that names its place.
+        key: &'static str,
+        /// Every path tried.
+        searched: Vec<PathBuf>,
+    },
+    /// ONNX Runtime does not load.
+    #[error("ONNX Runtime {path} does not load: {reason}; run `make setup` again or set embedder.library")]
+    Library {
+        /// The library.
+        path: PathBuf,
+        /// What the loader said.
+        reason: String,
+    },
+    /// The model or its tokenizer does not load or is another model.
+    #[error("embedding model {path} is not usable: {reason}; run `make setup` again or set embedder.model")]
+    Model {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// One run failed.
+    #[error("embedding failed: {0}")]
+    Run(String),
+    /// The program was built without feature `onnx`.
+    #[error("this build has no embedder (built without feature `onnx`)")]
+    NotBuilt,
+}
+
+fn join(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// A loaded embedding model.
+pub struct LoadedEmbedder {
+    /// SHA-256 of `model.onnx` in hexadecimal; embeddings of different files must not be compared.
+    pub model_sha256: String,
+    /// One embedder per thread asked for.
+    pub workers: Vec<Box<dyn Embedder>>,
+}
+
+/// Finds and loads the model, with `params.threads` sessions that share their weights.
+///
+/// # Errors
+/// [`EmbedderError`] says which file is missing or unusable and how to get it.
+#[cfg(feature = "onnx")]
+pub fn load(params: &EmbedderParams) -> Result<LoadedEmbedder, EmbedderError> {
+    onnx::load(&locate(params)?, params.threads)
+}
+
+/// Always [`EmbedderError::NotBuilt`]: this build has no embedder.
+///
+/// # Errors
+/// Always.
+#[cfg(not(feature = "onnx"))]
+pub fn load(_params: &EmbedderParams) -> Result<LoadedEmbedder, EmbedderError> {
+    Err(EmbedderError::NotBuilt)
+}

@@ -1,0 +1,18 @@
+//! Quality and length prediction: the paper's RAG quality store (section III-B, Eq. 1).
+//!
+//! The way of one prompt: [`service`] takes the last user message and looks its end up in a cache;
+//! [`embedder`] turns it into a vector on a thread of its own; [`mod@format`] adds 14 numbers about its
+//! form; [`estimator`] finds the most similar profiled prompts and averages what each model scored on
+
+mod cache;
+pub mod embedder;
+pub mod estimator;
+pub mod format;
+pub mod metrics;
+pub mod params;
+mod queue;
+pub mod service;
+pub mod store;
+
+pub use params::{DestinationPrior, EmbedderParams, EstimatorMode, FleetPriors, QualityParams};
+pub use service::QualityService;

@@ -1,0 +1,100 @@
+//! What the configuration says about quality prediction (`quality.*`, `embedder.*`) and the priors it
+//! falls back on.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::domain::named::named_enum;
+use crate::units::{Quality, Tokens};
+
+named_enum! {
+    /// How the scores of similar prompts become q̂.
+    pub enum EstimatorMode {
+        /// Neighbours by embedding and message format, exponential weights, soft fall to the mean.
+        FormatAware = "format_aware",
+        /// The paper's Eq. 1: similarity-weighted mean of the neighbours above a threshold.
+        Paper = "paper",
+    }
+}
+
+/// Parameters of the store and the estimator.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QualityParams {
+    /// Directory of the quality store; may be missing.
+    pub store: PathBuf,
+    /// How scores become q̂.
+    pub mode: EstimatorMode,
+    /// K, the most neighbours that count; at least 1. [`EstimatorMode::FormatAware`] uses at most a fifth
+    /// of the profiled prompts, but never less than 20.
+    pub neighbours: usize,
+    /// Least cosine similarity of a neighbour in [`EstimatorMode::Paper`].
+    pub min_similarity: f64,
+    /// κ, the weight of the destination's mean beside the neighbours' in [`EstimatorMode::FormatAware`];
+    /// not negative.
+    pub prior_strength: f64,
+}
+
+impl Default for QualityParams {
+    fn default() -> Self {
+        Self {
+            store: PathBuf::from("quality"),
+            mode: EstimatorMode::FormatAware,
+            neighbours: 160,
+            min_similarity: 0.3,
+            prior_strength: 0.1,
+        }
+    }
+}
+
+/// Where the embedding model is and how much it may use.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EmbedderParams {
+    /// `libonnxruntime.so`. `None` looks at `ort_dylib_path`, then in `cache_dir/lib`, then in
+    /// `/usr/lib/cema-router`.
+    pub library: Option<PathBuf>,
+    /// Folder with `model.onnx` and `tokenizer.json`. `None` looks in `cache_dir/model`, then in
+    /// `/usr/lib/cema-router/model`.
+    pub model: Option<PathBuf>,
+    /// Value of the environment variable `ORT_DYLIB_PATH`, read by the caller.
+    pub ort_dylib_path: Option<PathBuf>,
+    /// Folder that `make setup` fills.
+    pub cache_dir: PathBuf,
+    /// Prompts embedded at the same time, one thread and one session each; at least 1.
+    pub threads: usize,
+    /// Embeddings kept for texts that come again; at least 1.
+    pub cache_entries: usize,
+    /// Prompts that may wait for an embedding; more are predicted from priors. At least 1.
+    pub queue: usize,
+}
+
+impl Default for EmbedderParams {
+    fn default() -> Self {
+        Self {
+            library: None,
+            model: None,
+            ort_dylib_path: None,
+            cache_dir: PathBuf::from(".cache/cema"),
+            threads: 2,
+            cache_entries: 4096,
+            queue: 256,
+        }
+    }
+}
+
+/// What is assumed of one destination where the store does not know better.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DestinationPrior {
+    /// Public model name; the store's scores are kept under it.
+    pub model: Arc<str>,
+    /// Expected quality.
+    pub quality: Quality,
+    /// Expected completion length.
+    pub completion_tokens: Tokens,
+}
+
+/// The priors of all destinations, in the order of D.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct FleetPriors {
+    /// One entry per destination; index = `DestinationOrd`.
+    pub destinations: Vec<DestinationPrior>,
+}

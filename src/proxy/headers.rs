@@ -1,0 +1,155 @@
+//! The `x-cema-*` request headers: they only tighten what a virtual model or key allows.
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use super::auth::Grant;
+use super::openai::ApiError;
+use super::stack::X_REQUEST_ID;
+use crate::domain::{Constraints, NodeClass, Weights};
+use crate::units::{Quality, Seconds};
+
+const PLACEMENT: &str = "x-cema-placement";
+const MIN_QUALITY: &str = "x-cema-min-quality";
+const DEADLINE_MS: &str = "x-cema-deadline-ms";
+const WEIGHTS: &str = "x-cema-weights";
+const DEBUG: &str = "x-cema-debug";
+
+/// Longest deadline a client may ask for: a day.
+const DEADLINE_MS_MAX: f64 = 86_400_000.0;
+
+/// What the headers of a request ask of its routing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct RoutingHeaders {
+    pub(super) constraints: Constraints,
+    pub(super) weights: Option<Weights>,
+    pub(super) debug: bool,
+}
+
+/// Reads them.
+pub(super) fn read(headers: &HeaderMap, grant: Grant<'_>) -> Result<RoutingHeaders, ApiError> {
+    let placement = parsed(headers, PLACEMENT, "cloud or edge", NodeClass::from_name)?;
+    let min_quality = parsed(headers, MIN_QUALITY, "a number from 0 to 1", |text| number_in(text, 0.0, 1.0))?;
+    let deadline_ms = parsed(headers, DEADLINE_MS, "milliseconds from 1 to 86400000", |text| {
+        number_in(text, 1.0, DEADLINE_MS_MAX)
+    })?;
+    let weights =
+        parsed(headers, WEIGHTS, "weights such as quality=.6,time=.4 that do not sum to 0", parse_weights)?;
+    if weights.is_some() && !grant.allows_weights() {
+        let message = format!("this API key may not set `{WEIGHTS}`: leave the header out");
+        return Err(ApiError::new(
+            http::StatusCode::FORBIDDEN,
+            "invalid_request_error",
+            Some("weights_not_allowed"),
+            message,
+        ));
+    }
+    let debug = headers.get(DEBUG).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"));
+    let constraints = Constraints {
+        placement,
+        min_quality: min_quality.map(Quality),
+        deadline: deadline_ms.map(Seconds::from_ms),
+    };
+    Ok(RoutingHeaders { constraints, weights, debug })
+}
+
+fn parsed<T>(
+    headers: &HeaderMap,
+    name: &'static str,
+    allowed: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, ApiError> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    value.to_str().ok().and_then(|text| parse(text.trim())).map(Some).ok_or_else(|| {
+        ApiError::bad_request(format!("header `{name}` must be {allowed}"), Some(name), Some("invalid_header"))
+    })
+}
+
+fn number_in(text: &str, low: f64, high: f64) -> Option<f64> {
+    text.parse::<f64>().ok().filter(|number| (low..=high).contains(number))
+}
+
+/// Terms that are not named get no weight.
+fn parse_weights(text: &str) -> Option<Weights> {
+    let mut weights = Weights { quality: 0.0, cost: 0.0, energy: 0.0, time: 0.0 };
+    for pair in text.split(',') {
+        let (term, value) = pair.split_once('=')?;
+        let value = value.trim().parse().ok()?;
+        match term.trim() {
+            "quality" => weights.quality = value,
+            "cost" => weights.cost = value,
+            "energy" => weights.energy = value,
+            "time" => weights.time = value,
+            _ => return None,
+        }
+    }
+    weights.normalised()
+}
+
+/// The headers an endpoint gets: what describes the body and the trace, never a credential.
+pub(super) fn for_endpoint(headers: &HeaderMap, request_id: &str) -> HeaderMap {
+    let mut passed = HeaderMap::new();
+    for name in [header::ACCEPT, HeaderName::from_static("traceparent"), HeaderName::from_static("tracestate")] {
+        if let Some(value) = headers.get(&name) {
+            passed.insert(name, value.clone());
+        }
+    }
+    passed.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    // What passes must be readable on the way: no compression on this hop.
+    passed.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    if let Ok(id) = HeaderValue::from_str(request_id) {
+        passed.insert(X_REQUEST_ID, id);
+    }
+    passed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::auth::Auth;
+
+    fn read_one(name: &'static str, value: &'static str) -> Result<RoutingHeaders, ApiError> {
+        let headers = HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static(value))]);
+        let auth = Auth::default();
+        read(&headers, auth.check(&headers).unwrap())
+    }
+
+    #[test]
+    fn each_header_is_read_or_refused_by_name() {
+        assert_eq!(read_one(PLACEMENT, "edge").unwrap().constraints.placement, Some(NodeClass::Edge));
+        assert_eq!(read_one(MIN_QUALITY, "0.7").unwrap().constraints.min_quality, Some(Quality(0.7)));
+        assert_eq!(read_one(DEADLINE_MS, "1500").unwrap().constraints.deadline, Some(Seconds(1.5)));
+        assert_eq!(
+            read_one(WEIGHTS, "quality=3, time=1").unwrap().weights,
+            Some(Weights { quality: 0.75, cost: 0.0, energy: 0.0, time: 0.25 })
+        );
+        assert!(read_one(DEBUG, "True").unwrap().debug);
+        for (name, value) in [
+            (PLACEMENT, "moon"),
+            (MIN_QUALITY, "1.1"),
+            (MIN_QUALITY, "nan"),
+            (DEADLINE_MS, "0"),
+            (DEADLINE_MS, "inf"),
+            (WEIGHTS, "quality=0"),
+            (WEIGHTS, "speed=1"),
+            (WEIGHTS, "time"),
+            (WEIGHTS, "time=-1"),
+        ] {
+            let error = read_one(name, value).unwrap_err();
+            assert_eq!(error.status, http::StatusCode::BAD_REQUEST, "{name}: {value}");
+            assert_eq!(error.param.as_deref(), Some(name));
+        }
+    }
+
+    #[test]
+    fn credentials_never_reach_an_endpoint() {
+        let headers = HeaderMap::from_iter([
+            (header::AUTHORIZATION, HeaderValue::from_static("Bearer proxy-key")),
+            (header::COOKIE, HeaderValue::from_static("a=b")),
+            (HeaderName::from_static("traceparent"), HeaderValue::from_static("00-1-2-01")),
+        ]);
+        let passed = for_endpoint(&headers, "req_1");
+        assert_eq!(passed.len(), 4);
+        assert!(!passed.contains_key(header::AUTHORIZATION) && !passed.contains_key(header::COOKIE));
+        assert_eq!(passed[X_REQUEST_ID], "req_1");
+    }
+}

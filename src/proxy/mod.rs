@@ -1,0 +1,17 @@
+//! The HTTP surface: an OpenAI-compatible API on the main listener, metrics and records on the admin one.
+//!
+//! [`server`] accepts, [`stack`] wraps, [`routes`] tells requests apart, [`chat`] turns one into a call
+//! for the request manager, [`respond`] turns what comes of it into HTTP.
+
+pub mod admin;
+pub mod auth;
+pub mod chat;
+mod headers;
+pub mod openai;
+pub mod respond;
+pub mod routes;
+pub mod server;
+pub mod stack;
+
+pub use auth::{ApiKey, Auth};
+pub use routes::{Api, ApiParams};

@@ -1,0 +1,92 @@
+//! `GET /v1/models`: the models clients may ask for.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// One model as OpenAI describes it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Model {
+    /// The name to put into `model`.
+    pub id: String,
+    object: &'static str,
+    /// Unix time in seconds.
+    pub created: u64,
+    /// Who offers it.
+    pub owned_by: String,
+    /// Further keys; clients keep them, some read `max_model_len`.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+impl Model {
+    /// A model called `id` that this router offers since `created` (Unix seconds).
+    #[must_use]
+    pub fn new(id: impl Into<String>, created: u64) -> Self {
+        Self { id: id.into(), object: "model", created, owned_by: "cema-router".into(), extra: Map::new() }
+    }
+
+    /// Adds a key beyond OpenAI's.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.extra.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// The body of `GET /v1/models/{id}`.
+    #[must_use]
+    pub fn to_body(&self) -> Bytes {
+        to_json(self)
+    }
+}
+
+/// All models, on one page.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ModelList {
+    object: &'static str,
+    data: Vec<Model>,
+}
+
+impl ModelList {
+    /// The list of `models`, in the order clients are to see.
+    #[must_use]
+    pub const fn new(models: Vec<Model>) -> Self {
+        Self { object: "list", data: models }
+    }
+
+    /// The model called `id`, percent-decoded by the caller.
+    #[must_use]
+    pub fn get(&self, id: &str) -> Option<&Model> {
+        self.data.iter().find(|model| model.id == id)
+    }
+
+    /// The body of `GET /v1/models`.
+    #[must_use]
+    pub fn to_body(&self) -> Bytes {
+        to_json(self)
+    }
+}
+
+/// Serialises a type whose keys are strings, which cannot fail.
+fn to_json(value: &impl Serialize) -> Bytes {
+    serde_json::to_vec(value).unwrap_or_default().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_are_those_of_openai() {
+        let list = ModelList::new(vec![
+            Model::new("auto", 1_700_000_000),
+            Model::new("acme/x", 1_700_000_000).with("max_model_len", 8192),
+        ]);
+        let auto = r#"{"id":"auto","object":"model","created":1700000000,"owned_by":"cema-router"}"#;
+        let x = r#"{"id":"acme/x","object":"model","created":1700000000,"owned_by":"cema-router","max_model_len":8192}"#;
+        assert_eq!(list.to_body(), format!(r#"{{"object":"list","data":[{auto},{x}]}}"#));
+        assert_eq!(list.get("acme/x").unwrap().to_body(), x);
+        assert_eq!(list.get("acme"), None);
+        assert_eq!(ModelList::new(Vec::new()).to_body(), r#"{"object":"list","data":[]}"#);
+    }
+}

@@ -1,0 +1,167 @@
+//! From outcomes to HTTP: the one place where statuses and response headers are made.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+
+use super::openai::ApiError;
+use crate::domain::Destination;
+use crate::request_manager::{FailureKind, Routing, ServeError, Served, ServedBody};
+use crate::routing::NoDestination;
+use crate::scheduler::PlaceError;
+
+/// The body of every answer.
+pub type ResponseBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+
+/// When a client may try again where nothing better is known.
+const RETRY_SOON: Duration = Duration::from_secs(1);
+
+/// A body that is all there.
+fn whole(body: impl Into<Bytes>) -> ResponseBody {
+    Full::new(body.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// A plain-text answer.
+pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<ResponseBody> {
+    with_type(status, "text/plain; charset=utf-8", body)
+}
+
+/// A JSON answer.
+pub(super) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<ResponseBody> {
+    with_type(status, "application/json", body)
+}
+
+/// An answer of the given media type.
+pub(super) fn with_type(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Bytes>,
+) -> Response<ResponseBody> {
+    let mut response = Response::new(whole(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// An OpenAI-shaped error answer.
+pub(super) fn error_response(error: ApiError) -> Response<ResponseBody> {
+    error.into_response().map(whole)
+}
+
+/// The answer of an endpoint, with what clients are told of its routing.
+pub(super) fn answer(served: Served, policy: &'static str) -> Response<ResponseBody> {
+    let body = match served.body {
+        ServedBody::Whole(body) => body.map_err(|never| match never {}).boxed_unsync(),
+        ServedBody::Relayed(body) => body.map_err(Into::into).boxed_unsync(),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = served.status;
+    let headers = response.headers_mut();
+    *headers = served.headers;
+    let is_event_stream = headers
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"));
+    if is_event_stream {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    }
+    describe(headers, &served.routing, policy);
+    response
+}
+
+/// Puts a header whose value comes from a configuration; one that a header cannot hold is left out.
+fn put(headers: &mut HeaderMap, name: &'static str, value: String) {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        headers.insert(HeaderName::from_static(name), value);
+    }
+}
+
+fn describe(headers: &mut HeaderMap, routing: &Routing, policy: &'static str) {
+    put(headers, "x-cema-destination", routing.destination().id.to_string());
+    put(headers, "x-cema-model", routing.destination().model.to_string());
+    put(headers, "x-cema-batch", routing.plan.to_string());
+    put(headers, "x-cema-window-ms", format!("{:.1}", routing.waited.0 * 1e3));
+    put(headers, "x-cema-attempts", routing.attempts.to_string());
+    put(headers, "x-cema-policy", policy.to_owned());
+}
+
+/// Adds what a client that asked for it is told of the decision.
+pub(super) fn describe_decision(headers: &mut HeaderMap, routing: &Routing, runner_up: Option<&Destination>) {
+    let e = &routing.estimate;
+    let predicted = format!(
+        "quality={:.4};usd={:.8};joules={:.3};seconds={:.3}",
+        e.quality.0, e.usd.0, e.joules.0, e.completion.0
+    );
+    put(headers, "x-cema-predicted", predicted);
+    put(headers, "x-cema-batch-size", routing.batch_size.to_string());
+    if let Some(runner_up) = runner_up {
+        put(headers, "x-cema-runner-up", runner_up.id.to_string());
+    }
+}
+
+/// What a client is told when no endpoint answered it.
+pub(super) fn serve_error(error: &ServeError) -> ApiError {
+    match error {
+        ServeError::Place(error) => place_error(error),
+        ServeError::Failed { kind, .. } => failure(kind, &error.to_string()),
+    }
+}
+
+fn place_error(error: &PlaceError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        PlaceError::QueueFull { .. } => ApiError::too_many_requests(message, RETRY_SOON),
+        PlaceError::Impossible(reason) => no_destination(reason),
+        PlaceError::Expired { .. } | PlaceError::Undecided(_) | PlaceError::Closed => {
+            ApiError::unavailable(message, RETRY_SOON)
+        }
+    }
+}
+
+fn no_destination(reason: &NoDestination) -> ApiError {
+    let message = reason.to_string();
+    match reason {
+        NoDestination::UnknownModel { model } => ApiError::model_not_found(model),
+        NoDestination::MissingCapability { .. } => {
+            ApiError::bad_request(message, None, Some("unsupported_capability"))
+        }
+        NoDestination::ContextTooSmall { .. } => {
+            ApiError::bad_request(message, Some("messages"), Some("context_length_exceeded"))
+        }
+        NoDestination::Placement { .. } => {
+            ApiError::bad_request(message, Some("x-cema-placement"), Some("no_such_placement"))
+        }
+        NoDestination::QualityFloor { .. } => {
+            ApiError::bad_request(message, Some("x-cema-min-quality"), Some("quality_floor"))
+        }
+        NoDestination::Unavailable { .. } | NoDestination::AllTried { .. } => {
+            ApiError::unavailable(message, RETRY_SOON)
+        }
+    }
+}
+
+fn failure(kind: &FailureKind, message: &str) -> ApiError {
+    match kind {
+        FailureKind::Unreachable => ApiError::unavailable(message, RETRY_SOON),
+        FailureKind::TimedOut => ApiError::gateway_timeout(message),
+        FailureKind::Unusable(_) => ApiError::bad_gateway(message),
+        FailureKind::Answered { error, retry_after } => {
+            let wait = retry_after.unwrap_or(RETRY_SOON);
+            match error.status.as_u16() {
+                // The router's own key is at fault, not the client's.
+                401 | 403 | 407 => ApiError::bad_gateway("the endpoint refused the router's credentials"),
+                404 => ApiError::bad_gateway(message),
+                429 => ApiError::too_many_requests(error.message.clone(), wait),
+                400..500 => ApiError {
+                    param: error.param.clone(),
+                    ..ApiError::new(error.status, &error.kind, error.code.as_deref(), error.message.clone())
+                },
+                503 => ApiError::unavailable(error.message.clone(), wait),
+                _ => ApiError::bad_gateway(message),
+            }
+        }
+    }
+}

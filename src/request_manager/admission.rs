@@ -1,0 +1,189 @@
+//! Admission: from what a client asked for to a request the router can place (paper III-A).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::domain::{Capabilities, Constraints, Destination, ModelTarget, RoutingRequest, Weights};
+use crate::units::{Bytes, Tokens};
+
+/// A name clients may ask for that stands for a choice among destinations.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VirtualModel {
+    /// The name.
+    pub name: Arc<str>,
+    /// Hard constraints of every request for it.
+    pub constraints: Constraints,
+    /// Weights of its requests.
+    pub weights: Option<Weights>,
+}
+
+/// What a client asked for.
+#[derive(Debug, Clone)]
+pub struct Ask<'a> {
+    /// The model's name as given.
+    pub model: &'a str,
+    /// What it needs of a model.
+    pub needs: Capabilities,
+    /// Estimated prompt length.
+    pub prompt_tokens: Tokens,
+    /// The client's cap on the completion.
+    pub max_completion_tokens: Option<Tokens>,
+    /// Choices.
+    pub choices: u32,
+    /// Body size.
+    pub upload: Bytes,
+    /// Constraints of request headers.
+    pub constraints: Constraints,
+    /// Weights of request headers.
+    pub weights: Option<Weights>,
+}
+
+/// Why a request was not admitted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AdmissionError {
+    /// No model of this name.
+    #[error("the model `{0}` does not exist")]
+    UnknownModel(String),
+    /// The request's placement contradicts its virtual model's.
+    #[error("the model `{model}` is placed on {model_placement} nodes, the request on {request_placement} nodes")]
+    PlacementConflict {
+        /// The virtual model.
+        model: String,
+        /// Where it may run.
+        model_placement: &'static str,
+        /// Where the request may run.
+        request_placement: &'static str,
+    },
+}
+
+/// Every name clients may ask for.
+#[derive(Debug, Clone, Default)]
+pub struct ModelDirectory {
+    public: BTreeSet<Arc<str>>,
+    virtual_models: BTreeMap<Arc<str>, VirtualModel>,
+}
+
+impl ModelDirectory {
+    /// The public models of `destinations` and the virtual ones.
+    #[must_use]
+    pub fn new(destinations: &[Destination], virtual_models: Vec<VirtualModel>) -> Self {
+        Self {
+            public: destinations.iter().map(|d| Arc::clone(&d.model)).collect(),
+            virtual_models: virtual_models.into_iter().map(|v| (Arc::clone(&v.name), v)).collect(),
+        }
+    }
+
+    /// All names: virtual models first, each group in order of name.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.virtual_models.keys().chain(&self.public).map(|name| &**name)
+    }
+
+    /// Admits a request under `id`. Request constraints only tighten those of the virtual model.
+    ///
+    /// # Errors
+    /// See [`AdmissionError`].
+    pub fn admit(&self, id: Arc<str>, ask: &Ask<'_>) -> Result<RoutingRequest, AdmissionError> {
+        let (target, own, weights) = match (self.virtual_models.get(ask.model), self.public.get(ask.model)) {
+            (Some(model), _) => (ModelTarget::Any, model.constraints, model.weights),
+            (None, Some(name)) => (ModelTarget::Named(Arc::clone(name)), Constraints::default(), None),
+            (None, None) => return Err(AdmissionError::UnknownModel(ask.model.to_owned())),
+        };
+        Ok(RoutingRequest {
+            id,
+            target,
+            needs: ask.needs,
+            prompt_tokens: ask.prompt_tokens,
+            max_completion_tokens: ask.max_completion_tokens,
+            choices: ask.choices,
+            upload: ask.upload,
+            constraints: tightened(ask.model, own, ask.constraints)?,
+            weights: ask.weights.or(weights),
+        })
+    }
+}
+
+fn tightened(model: &str, own: Constraints, asked: Constraints) -> Result<Constraints, AdmissionError> {
+    let placement = match (own.placement, asked.placement) {
+        (Some(a), Some(b)) if a != b => {
+            return Err(AdmissionError::PlacementConflict {
+                model: model.to_owned(),
+                model_placement: a.as_str(),
+                request_placement: b.as_str(),
+            });
+        }
+        (a, b) => a.or(b),
+    };
+    let stricter = |a: Option<f64>, b: Option<f64>, pick: fn(f64, f64) -> f64| match (a, b) {
+        (Some(a), Some(b)) => Some(pick(a, b)),
+        (a, b) => a.or(b),
+    };
+    let quality = |c: Constraints| c.min_quality.map(|q| q.0);
+    let deadline = |c: Constraints| c.deadline.map(|d| d.0);
+    Ok(Constraints {
+        placement,
+        min_quality: stricter(quality(own), quality(asked), f64::max).map(crate::units::Quality),
+        deadline: stricter(deadline(own), deadline(asked), f64::min).map(crate::units::Seconds),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::NodeClass;
+    use crate::units::{Quality, Seconds};
+
+    fn directory() -> ModelDirectory {
+        let constraints = Constraints {
+            placement: Some(NodeClass::Edge),
+            min_quality: Some(Quality(0.6)),
+            deadline: Some(Seconds(10.0)),
+        };
+        let strict = VirtualModel { name: "strict".into(), constraints, weights: Some(Weights::EQUAL) };
+        ModelDirectory {
+            public: BTreeSet::from(["org/large".into()]),
+            virtual_models: BTreeMap::from([("strict".into(), strict)]),
+        }
+    }
+
+    fn ask(model: &str, constraints: Constraints) -> Ask<'_> {
+        Ask {
+            model,
+            needs: Capabilities::CHAT,
+            prompt_tokens: Tokens(10.0),
+            max_completion_tokens: None,
+            choices: 1,
+            upload: Bytes(100.0),
+            constraints,
+            weights: None,
+        }
+    }
+
+    #[test]
+    fn headers_only_tighten() {
+        let looser = Constraints {
+            placement: None,
+            min_quality: Some(Quality(0.2)),
+            deadline: Some(Seconds(99.0)),
+        };
+        let admitted = directory().admit("r".into(), &ask("strict", looser)).unwrap();
+        assert_eq!(admitted.target, ModelTarget::Any);
+        assert_eq!(admitted.constraints.placement, Some(NodeClass::Edge));
+        assert_eq!(admitted.constraints.min_quality, Some(Quality(0.6)));
+        assert_eq!(admitted.constraints.deadline, Some(Seconds(10.0)));
+        let stricter = Constraints { min_quality: Some(Quality(0.9)), deadline: Some(Seconds(1.0)), ..looser };
+        let admitted = directory().admit("r".into(), &ask("strict", stricter)).unwrap();
+        assert_eq!(admitted.constraints.min_quality, Some(Quality(0.9)));
+        assert_eq!(admitted.constraints.deadline, Some(Seconds(1.0)));
+    }
+
+    #[test]
+    fn contradictions_and_unknown_names_are_refused() {
+        let cloud = Constraints { placement: Some(NodeClass::Cloud), ..Constraints::default() };
+        let error = directory().admit("r".into(), &ask("strict", cloud)).unwrap_err();
+        assert!(matches!(error, AdmissionError::PlacementConflict { .. }));
+        let error = directory().admit("r".into(), &ask("nope", Constraints::default())).unwrap_err();
+        assert_eq!(error, AdmissionError::UnknownModel("nope".into()));
+        let admitted = directory().admit("r".into(), &ask("org/large", cloud)).unwrap();
+        assert_eq!(admitted.target, ModelTarget::Named("org/large".into()));
+    }
+}

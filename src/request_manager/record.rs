@@ -1,0 +1,149 @@
+//! The record of one request: what was predicted, what happened, and the metrics of it.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::metrics::RequestMetrics;
+use crate::domain::named::named_enum;
+use crate::domain::{Destination, DestinationOrd, RoutingRequest};
+use crate::endpoint::answer::Usage;
+use crate::routing::RequestEstimate;
+use crate::scheduler::Placement;
+use crate::units::{Seconds, Tokens};
+
+named_enum! {
+    /// How a request ended.
+    pub(super) enum Outcome {
+        /// Answered whole.
+        Ok = "ok",
+        /// Refused before it had a destination.
+        Rejected = "rejected",
+        /// Its destinations failed it.
+        Failed = "failed",
+        /// Its client left.
+        ClientGone = "client_gone",
+    }
+}
+
+/// What was sent where.
+#[derive(Debug, Clone)]
+pub(super) struct Dispatch {
+    pub(super) destinations: Arc<[Destination]>,
+    pub(super) ord: DestinationOrd,
+    pub(super) estimate: RequestEstimate,
+    pub(super) completion: Tokens,
+    pub(super) at: Instant,
+}
+
+impl Dispatch {
+    pub(super) fn destination(&self) -> &Destination {
+        &self.destinations[self.ord.idx()]
+    }
+}
+
+/// The record of one request. Dropped without an end, its client left.
+#[derive(Debug)]
+pub(super) struct Record {
+    metrics: Arc<RequestMetrics>,
+    request: Arc<RoutingRequest>,
+    pub(super) stream: bool,
+    arrived: Instant,
+    dispatch: Option<Dispatch>,
+    attempts: u32,
+    first_content: Option<Instant>,
+    prompt: Option<Tokens>,
+    completion: Option<Tokens>,
+    is_over: bool,
+}
+
+impl Record {
+    pub(super) fn begin(metrics: Arc<RequestMetrics>, request: Arc<RoutingRequest>, stream: bool) -> Self {
+        let arrived = Instant::now();
+        Self {
+            metrics,
+            request,
+            stream,
+            arrived,
+            dispatch: None,
+            attempts: 0,
+            first_content: None,
+            prompt: None,
+            completion: None,
+            is_over: false,
+        }
+    }
+
+    pub(super) fn request_id(&self) -> &str {
+        &self.request.id
+    }
+
+    pub(super) fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// The request goes to a destination.
+    pub(super) fn place(&mut self, placement: &Placement, destinations: &Arc<[Destination]>) {
+        self.attempts += 1;
+        self.dispatch = Some(Dispatch {
+            destinations: Arc::clone(destinations),
+            ord: placement.planned.destination,
+            estimate: placement.planned.estimate,
+            completion: placement.planned.completion,
+            at: Instant::now(),
+        });
+    }
+
+    /// Content has come; only the first time counts.
+    pub(super) fn first_content(&mut self) {
+        if self.first_content.is_none() {
+            self.first_content = Some(Instant::now());
+        }
+    }
+
+    /// What the endpoint counted, or what was seen of the completion where it did not count.
+    pub(super) fn count(&mut self, usage: Option<Usage>, seen: Option<Tokens>) {
+        self.prompt = usage.map(|u| Tokens(u.prompt_tokens as f64)).or(seen.map(|_| self.request.prompt_tokens));
+        self.completion = usage.map(|u| Tokens(u.completion_tokens as f64)).or(seen);
+    }
+
+    /// The request is over.
+    pub(super) fn end(&mut self, outcome: Outcome) {
+        if std::mem::replace(&mut self.is_over, true) {
+            return;
+        }
+        let now = Instant::now();
+        let since_arrival = |at: Instant| Seconds(at.duration_since(self.arrived).as_secs_f64());
+        let finished = Finished {
+            dispatch: self.dispatch.as_ref(),
+            outcome,
+            stream: self.stream,
+            duration: since_arrival(now),
+            to_first_content: self.first_content.map(since_arrival),
+            execution: self.dispatch.as_ref().map(|d| Seconds(now.duration_since(d.at).as_secs_f64())),
+            prompt: self.prompt,
+            completion: self.completion,
+        };
+        self.metrics.finished(&finished);
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.end(Outcome::ClientGone);
+    }
+}
+
+/// A finished request as metrics see it.
+#[derive(Debug)]
+pub(super) struct Finished<'a> {
+    pub(super) dispatch: Option<&'a Dispatch>,
+    pub(super) outcome: Outcome,
+    pub(super) stream: bool,
+    pub(super) duration: Seconds,
+    pub(super) to_first_content: Option<Seconds>,
+    /// From dispatch to the last byte.
+    pub(super) execution: Option<Seconds>,
+    pub(super) prompt: Option<Tokens>,
+    pub(super) completion: Option<Tokens>,
+}

@@ -1,0 +1,80 @@
+//! Load-aware greedy: what a good per-request router does, and the honest rival of batching.
+
+use rand_chacha::ChaCha8Rng;
+
+use crate::domain::DestinationOrd;
+use crate::routing::completion::destination_finish_s;
+use crate::routing::decision::{RoutingDecision, SearchRecord};
+use crate::routing::objective::Objective;
+use crate::routing::params::PolicyKind;
+use crate::routing::policy::{PolicyError, RoutingPolicy};
+use crate::routing::problem::Problem;
+
+/// Each request in arrival order to the legal destination that adds least to J, loads updated after each.
+///
+/// `greedy` and `greedy_plain` differ only by congestion prices, which a problem does not carry yet.
+#[derive(Debug, Clone, Copy)]
+pub struct Greedy {
+    kind: PolicyKind,
+}
+
+impl Greedy {
+    /// The policy reported as `kind`.
+    pub(in crate::routing) fn new(kind: PolicyKind) -> Self {
+        Self { kind }
+    }
+}
+
+impl RoutingPolicy for Greedy {
+    fn name(&self) -> &'static str {
+        self.kind.as_str()
+    }
+
+    fn route(
+        &self,
+        problem: &Problem,
+        objective: &Objective,
+        _rng: &mut ChaCha8Rng,
+        _stop: &mut dyn FnMut() -> bool,
+    ) -> Result<RoutingDecision, PolicyError> {
+        let assignment = in_arrival_order(problem, objective);
+        let evaluations = (problem.n_requests() * problem.n_destinations()) as u64;
+        let record = SearchRecord { evaluations, ..SearchRecord::default() };
+        Ok(RoutingDecision::new(problem, objective, assignment, record))
+    }
+}
+
+/// Where a request would go and what that does to J and to the destination.
+struct Step {
+    d: DestinationOrd,
+    objective: f64,
+    finish_s: f64,
+}
+
+fn in_arrival_order(problem: &Problem, objective: &Objective) -> Vec<DestinationOrd> {
+    let m = problem.n_destinations();
+    let mut longest_s = vec![0.0_f64; m];
+    let mut total_s = vec![0.0_f64; m];
+    let mut makespan_s = 0.0_f64;
+    let mut assignment = Vec::with_capacity(problem.n_requests());
+    for r in 0..problem.n_requests() {
+        let step = |d: DestinationOrd| {
+            let service_s = problem.service(r, d).get();
+            let (longest_s, total_s) = (longest_s[d.idx()].max(service_s), total_s[d.idx()] + service_s);
+            let finish_s = destination_finish_s(problem.destination(d), longest_s, total_s);
+            let later_s = (finish_s - makespan_s).max(0.0);
+            let separable = objective.separable()[r * m + d.idx()];
+            Step { d, objective: separable + objective.time_weight_per_s() * later_s, finish_s }
+        };
+        // Of equally good destinations the one that is free first.
+        let by_objective =
+            |a: &Step, b: &Step| a.objective.total_cmp(&b.objective).then(a.finish_s.total_cmp(&b.finish_s));
+        let Some(best) = problem.legal_destinations(r).map(step).min_by(by_objective) else { continue };
+        let service_s = problem.service(r, best.d).get();
+        longest_s[best.d.idx()] = longest_s[best.d.idx()].max(service_s);
+        total_s[best.d.idx()] += service_s;
+        makespan_s = makespan_s.max(best.finish_s);
+        assignment.push(best.d);
+    }
+    assignment
+}

@@ -1,0 +1,57 @@
+//! `cloud_only` and `edge_only`: one class of node, least loaded within it.
+
+use rand_chacha::ChaCha8Rng;
+
+use crate::domain::{DestinationOrd, NodeClass};
+use crate::routing::baseline::least_loaded::OutstandingWork;
+use crate::routing::decision::{RoutingDecision, SearchRecord};
+use crate::routing::objective::Objective;
+use crate::routing::params::PolicyKind;
+use crate::routing::policy::{PolicyError, RoutingPolicy};
+use crate::routing::problem::Problem;
+
+/// Least loaded among the destinations of one class.
+#[derive(Debug, Clone, Copy)]
+pub struct PlacementOnly {
+    class: NodeClass,
+}
+
+impl PlacementOnly {
+    /// `cloud_only` or `edge_only`.
+    #[must_use]
+    pub fn new(class: NodeClass) -> Self {
+        Self { class }
+    }
+}
+
+impl RoutingPolicy for PlacementOnly {
+    fn name(&self) -> &'static str {
+        match self.class {
+            NodeClass::Cloud => PolicyKind::CloudOnly.as_str(),
+            NodeClass::Edge => PolicyKind::EdgeOnly.as_str(),
+        }
+    }
+
+    fn route(
+        &self,
+        problem: &Problem,
+        objective: &Objective,
+        _rng: &mut ChaCha8Rng,
+        _stop: &mut dyn FnMut() -> bool,
+    ) -> Result<RoutingDecision, PolicyError> {
+        if let Some(unknown) = problem.destinations().iter().find(|d| d.class.is_none()) {
+            let destination = unknown.id.to_string();
+            return Err(PolicyError::NoClass { policy: self.name(), destination });
+        }
+        let mut outstanding = OutstandingWork::new(problem);
+        let of_class = |d: &DestinationOrd| problem.destination(*d).class == Some(self.class);
+        let choose = |request: usize| {
+            let candidates = problem.legal_destinations(request).filter(of_class);
+            let absent =
+                PolicyError::NoDestinationOfClass { policy: self.name(), request, class: self.class };
+            outstanding.send_to_least(request, candidates).ok_or(absent)
+        };
+        let assignment = (0..problem.n_requests()).map(choose).collect::<Result<_, _>>()?;
+        Ok(RoutingDecision::new(problem, objective, assignment, SearchRecord::default()))
+    }
+}

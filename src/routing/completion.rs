@@ -1,0 +1,56 @@
+//! Completion time, model `fifo` (Eq. 4): first in, first out, cumulative work divided by the batch
+//! speed-up, never below a request's own service time.
+
+use crate::domain::DestinationOrd;
+use crate::routing::problem::{DestinationLoad, Problem};
+use crate::units::Seconds;
+
+/// T_d of a used destination: `ν + max(longest service, B + Σ service / k)`, seconds.
+#[must_use]
+pub fn destination_finish_s(load: &DestinationLoad, longest_s: f64, total_s: f64) -> f64 {
+    load.network_s + longest_s.max(load.backlog_s + total_s / load.batch_speedup)
+}
+
+/// T_r of every request under an assignment (R entries), served in arrival order at its destination:
+/// `T_r = ν + max(s_r, B + (Σ service up to r) / k)`.
+#[must_use]
+pub fn completions(problem: &Problem, assignment: &[DestinationOrd]) -> Vec<Seconds> {
+    let mut total_s = vec![0.0; problem.n_destinations()];
+    let serve = |(r, d): (usize, &DestinationOrd)| {
+        let service_s = problem.service(r, *d).get();
+        total_s[d.idx()] += service_s;
+        Seconds(destination_finish_s(problem.destination(*d), service_s, total_s[d.idx()]))
+    };
+    assignment.iter().enumerate().map(serve).collect()
+}
+
+/// Reusable sums for the makespan of many assignments of one problem.
+#[derive(Debug, Clone)]
+pub struct Makespan {
+    longest_s: Vec<f64>,
+    total_s: Vec<f64>,
+}
+
+impl Makespan {
+    /// Room for the destinations of `problem`.
+    #[must_use]
+    pub fn new(problem: &Problem) -> Self {
+        let m = problem.n_destinations();
+        Self { longest_s: vec![0.0; m], total_s: vec![0.0; m] }
+    }
+
+    /// Batch T: the largest T_d over used destinations, seconds.
+    pub fn of(&mut self, problem: &Problem, assignment: &[DestinationOrd]) -> f64 {
+        self.longest_s.fill(-1.0);
+        self.total_s.fill(0.0);
+        for (r, d) in assignment.iter().enumerate() {
+            let service_s = problem.service(r, *d).get();
+            self.total_s[d.idx()] += service_s;
+            self.longest_s[d.idx()] = self.longest_s[d.idx()].max(service_s);
+        }
+        let sums = self.longest_s.iter().zip(&self.total_s);
+        let used = problem.destinations().iter().zip(sums).filter(|(_, (longest_s, _))| **longest_s >= 0.0);
+        used.map(|(load, (longest_s, total_s))| destination_finish_s(load, *longest_s, *total_s))
+            .fold(0.0, f64::max)
+    }
+}

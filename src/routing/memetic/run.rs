@@ -1,0 +1,222 @@
+//! One run of the search: seeds, bound, candidates, rounds.
+
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+use crate::routing::baseline::earliest_finish;
+use crate::routing::memetic::MemeticParams;
+use crate::routing::memetic::candidates::Candidates;
+use crate::routing::memetic::coupling::Coupling;
+use crate::routing::memetic::instance::Instance;
+use crate::routing::memetic::population::Population;
+use crate::routing::memetic::relaxation::Relaxation;
+use crate::routing::memetic::search::Search;
+use crate::routing::memetic::seeding::{greedy_longest_first, separable_minimum};
+use crate::routing::problem::Problem;
+
+/// Dual steps at the root, enough to settle most multipliers.
+const ROOT_STEPS: u32 = 50;
+/// Dual steps after a split; the parent's multipliers are a good start.
+const SPLIT_STEPS: u32 = 12;
+/// Splits before the rounds begin.
+const SPLITS_FIRST: u32 = 8;
+/// Rounds between two further splits.
+const ROUNDS_PER_SPLIT: u64 = 32;
+/// Assignments of the relaxation kept as starts.
+const DUAL_STARTS: usize = 5;
+/// One round in this many kicks a member; the others cross two.
+const KICK_ONE_IN: u32 = 3;
+
+/// State of a run. Values are J less its constant.
+pub(super) struct Run<'a, C> {
+    params: MemeticParams,
+    constant: f64,
+    search: Search<'a, C>,
+    population: Population,
+    relaxation: Option<Relaxation>,
+    best: Vec<u32>,
+    best_value: f64,
+    rounds: u64,
+}
+
+impl<'a, C: Coupling> Run<'a, C> {
+    pub(super) fn new(instance: &'a Instance, coupling: C, params: MemeticParams, constant: f64) -> Self {
+        Self {
+            params,
+            constant,
+            search: Search::new(instance, coupling),
+            population: Population::new(params.population),
+            relaxation: None,
+            best: vec![0; instance.n],
+            best_value: f64::INFINITY,
+            rounds: 0,
+        }
+    }
+
+    pub(super) fn best(&self) -> &[u32] {
+        &self.best
+    }
+
+    pub(super) fn evaluations(&self) -> u64 {
+        self.search.evaluations
+    }
+
+    pub(super) fn rounds(&self) -> u64 {
+        self.rounds
+    }
+
+    /// A value J cannot be below.
+    pub(super) fn lower_bound(&self) -> f64 {
+        let bound = match &self.relaxation {
+            Some(relaxation) => relaxation.lower_bound(self.best_value),
+            None => self.search.instance.least.iter().sum::<f64>().min(self.best_value),
+        };
+        bound + self.constant
+    }
+
+    pub(super) fn solve(&mut self, problem: &Problem, rng: &mut ChaCha8Rng, stop: &mut dyn FnMut() -> bool) {
+        let instance = self.search.instance;
+        let mut starts = self.seed(problem, stop);
+        self.relax_root(&mut starts, stop);
+        if self.is_done(stop) {
+            return;
+        }
+        let mut candidates = self.candidates();
+        for start in starts {
+            self.search.restart(&start);
+            self.improve(&candidates, stop);
+            if self.is_done(stop) {
+                return;
+            }
+        }
+        for _ in 0..SPLITS_FIRST {
+            self.tighten(stop);
+            if self.is_done(stop) {
+                return;
+            }
+        }
+        candidates = self.candidates();
+        let mut child = vec![0; instance.n];
+        let mut since_best = 0;
+        while since_best < self.params.stall_rounds && !self.is_done(stop) {
+            self.rounds += 1;
+            since_best += 1;
+            self.breed(&candidates, rng, &mut child);
+            self.search.restart(&child);
+            if self.improve(&candidates, stop) {
+                since_best = 0;
+                candidates = self.candidates();
+            }
+            if self.rounds.is_multiple_of(ROUNDS_PER_SPLIT) {
+                self.tighten(stop);
+            }
+        }
+    }
+
+    /// Puts the seeds in order of their value; the best is the first incumbent.
+    fn seed(&mut self, problem: &Problem, stop: &mut dyn FnMut() -> bool) -> Vec<Vec<u32>> {
+        let instance = self.search.instance;
+        let mut starts = vec![separable_minimum(instance)];
+        self.consider(&starts[0]);
+        if stop() {
+            return starts;
+        }
+        let length = &problem.tables().length_tokens;
+        starts.push(greedy_longest_first(instance, &mut self.search.coupling, length));
+        starts.push(instance.to_columns(&earliest_finish(problem)));
+        for start in &starts[1..] {
+            self.consider(start);
+        }
+        starts
+    }
+
+    fn relax_root(&mut self, starts: &mut Vec<Vec<u32>>, stop: &mut dyn FnMut() -> bool) {
+        let Some(load) = self.search.coupling.relaxation() else { return };
+        self.relaxation = Relaxation::new(self.search.instance, &load, self.best_value);
+        let Some(mut relaxation) = self.relaxation.take() else { return };
+        let mut dual = Population::new(DUAL_STARTS);
+        let mut visit = |assignment: &[u32]| {
+            dual.offer(assignment, self.consider(assignment));
+            self.best_value
+        };
+        relaxation.ascend(ROOT_STEPS, f64::INFINITY, &mut visit, stop);
+        starts.extend((0..dual.len()).map(|i| dual.get(i).to_vec()));
+        self.relaxation = Some(relaxation);
+    }
+
+    /// Splits the weakest interval of the bound and improves both halves.
+    fn tighten(&mut self, stop: &mut dyn FnMut() -> bool) {
+        let Some(mut relaxation) = self.relaxation.take() else { return };
+        relaxation.prune(self.best_value);
+        if relaxation.split() {
+            for _ in 0..2 {
+                let mut visit = |assignment: &[u32]| {
+                    self.consider(assignment);
+                    self.best_value
+                };
+                relaxation.ascend(SPLIT_STEPS, f64::INFINITY, &mut visit, stop);
+            }
+        }
+        self.relaxation = Some(relaxation);
+    }
+
+    /// Values `assignment` and keeps it if it is the best yet.
+    fn consider(&mut self, assignment: &[u32]) -> f64 {
+        self.search.restart(assignment);
+        let value = self.search.value();
+        if value < self.best_value {
+            self.best_value = value;
+            self.best.copy_from_slice(assignment);
+        }
+        value
+    }
+
+    /// Descends from where the search stands and offers the result. Whether it is the best yet.
+    fn improve(&mut self, candidates: &Candidates, stop: &mut dyn FnMut() -> bool) -> bool {
+        self.search.descend(candidates, stop);
+        let value = self.search.value();
+        self.population.offer(&self.search.assignment, value);
+        let is_best = value < self.best_value;
+        if is_best {
+            self.best_value = value;
+            self.best.copy_from_slice(&self.search.assignment);
+        }
+        is_best
+    }
+
+    fn candidates(&mut self) -> Candidates {
+        let instance = self.search.instance;
+        match &mut self.relaxation {
+            Some(relaxation) => {
+                let reduced = relaxation.reduced_costs(instance.n, self.best_value);
+                let at = |r: usize, d: usize| reduced[r * instance.m + d];
+                Candidates::new(instance, &self.best, |r, d| at(r, d).is_finite(), at)
+            }
+            None => Candidates::new(instance, &self.best, |_, _| true, |r, d| instance.row(r)[d]),
+        }
+    }
+
+    fn breed(&self, candidates: &Candidates, rng: &mut ChaCha8Rng, child: &mut [u32]) {
+        let n = child.len();
+        let genes = if rng.random_range(0..KICK_ONE_IN) == 0 {
+            let member = rng.random_range(0..self.population.len().min(3));
+            child.copy_from_slice(self.population.get(member));
+            rng.random_range(2..=4 + n / 16)
+        } else {
+            self.population.cross(rng, child);
+            rng.random_range(0..=2)
+        };
+        for _ in 0..genes {
+            let r = rng.random_range(0..n);
+            let row = candidates.row(r);
+            child[r] = row[rng.random_range(0..row.len())].d;
+        }
+    }
+
+    fn is_done(&self, stop: &mut dyn FnMut() -> bool) -> bool {
+        let value = self.best_value + self.constant;
+        let is_proven = value - self.lower_bound() <= self.params.gap_target * value.abs();
+        let is_spent = self.params.evaluations_max.is_some_and(|max| self.evaluations() >= max);
+        is_proven || is_spent || stop()
+    }
+}

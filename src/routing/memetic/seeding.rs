@@ -1,0 +1,33 @@
+//! Informed starting points.
+
+use crate::routing::memetic::coupling::Coupling;
+use crate::routing::memetic::instance::Instance;
+
+/// Each request at its best place as if it were alone.
+pub(super) fn separable_minimum(instance: &Instance) -> Vec<u32> {
+    let best = |r| {
+        let cells = (0_u32..).zip(instance.row(r));
+        cells.min_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(d, _)| d)
+    };
+    (0..instance.n).map(best).collect()
+}
+
+/// Longest requests first, each where it adds least to J.
+pub(super) fn greedy_longest_first<C: Coupling>(
+    instance: &Instance,
+    coupling: &mut C,
+    length: &[f64],
+) -> Vec<u32> {
+    let mut order: Vec<usize> = (0..instance.n).collect();
+    order.sort_by(|a, b| length[*b].total_cmp(&length[*a]));
+    let mut assignment = vec![0; instance.n];
+    coupling.clear();
+    for r in order {
+        let added = |(d, separable): (u32, &f64)| (d, separable + coupling.insert_delta(r, d));
+        let cells = (0_u32..).zip(instance.row(r)).map(added);
+        let best = cells.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(d, _)| d);
+        coupling.insert(r, best);
+        assignment[r] = best;
+    }
+    assignment
+}

@@ -1,0 +1,183 @@
+//! Selection, crossover, repair and mutation (Algorithm 1 lines 12–14, Algorithm 3).
+
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+use crate::domain::DestinationOrd;
+use crate::routing::completion::{Makespan, completions};
+use crate::routing::memetic_paper::MemeticPaperParams;
+use crate::routing::memetic_paper::population::{Chromosome, PopulationObjective, Terms};
+use crate::routing::problem::Problem;
+
+/// The legal sets D_r as lists.
+#[derive(Debug)]
+pub(super) struct LegalTable {
+    sets: Vec<Vec<DestinationOrd>>,
+}
+
+impl LegalTable {
+    pub(super) fn new(problem: &Problem) -> Self {
+        let sets = (0..problem.n_requests()).map(|r| problem.legal_destinations(r).collect());
+        Self { sets: sets.collect() }
+    }
+
+    fn draw(&self, r: usize, rng: &mut ChaCha8Rng) -> DestinationOrd {
+        let set = &self.sets[r];
+        set[rng.random_range(0..set.len())]
+    }
+}
+
+/// Makes and evaluates chromosomes.
+#[derive(Debug)]
+pub(super) struct Breeder<'a> {
+    problem: &'a Problem,
+    legal: &'a LegalTable,
+    params: MemeticPaperParams,
+    makespan: Makespan,
+    evaluations: u64,
+}
+
+impl<'a> Breeder<'a> {
+    pub(super) fn new(problem: &'a Problem, legal: &'a LegalTable, params: MemeticPaperParams) -> Self {
+        Self { problem, legal, params, makespan: Makespan::new(problem), evaluations: 0 }
+    }
+
+    pub(super) fn evaluations(&self) -> u64 {
+        self.evaluations
+    }
+
+    /// A random legal chromosome (Alg. 2 line 14).
+    pub(super) fn random(&self, rng: &mut ChaCha8Rng) -> Vec<DestinationOrd> {
+        (0..self.problem.n_requests()).map(|r| self.legal.draw(r, rng)).collect()
+    }
+
+    /// The chromosome of `genes` with its raw terms; fitness is set when a population is scored.
+    pub(super) fn evaluated(&mut self, genes: Vec<DestinationOrd>) -> Chromosome {
+        let terms = self.terms(&genes);
+        Chromosome { genes, terms, fitness: f64::INFINITY }
+    }
+
+    /// Tournament selection.
+    pub(super) fn select<'p>(&self, parents: &'p [Chromosome], rng: &mut ChaCha8Rng) -> &'p Chromosome {
+        let mut best = &parents[rng.random_range(0..parents.len())];
+        for _ in 1..self.params.tournament {
+            let other = &parents[rng.random_range(0..parents.len())];
+            if other.fitness < best.fitness {
+                best = other;
+            }
+        }
+        best
+    }
+
+    /// Algorithm 3.
+    pub(super) fn cross_and_repair(
+        &mut self,
+        parents: [&Chromosome; 2],
+        objective: &PopulationObjective,
+        rng: &mut ChaCha8Rng,
+    ) -> [Vec<DestinationOrd>; 2] {
+        let mut children = parents.map(|parent| parent.genes.clone());
+        if rng.random_bool(self.params.crossover_rate) {
+            cross_at_two_points(&mut children, rng);
+            if rng.random_bool(self.params.local_search_rate) {
+                for child in &mut children {
+                    self.repair(child, objective, rng);
+                }
+            }
+        }
+        children
+    }
+
+    /// Each gene with probability p_m to a random legal destination (Alg. 1 line 14).
+    pub(super) fn mutate(&self, genes: &mut [DestinationOrd], rng: &mut ChaCha8Rng) {
+        for (r, gene) in genes.iter_mut().enumerate() {
+            if rng.random_bool(self.params.mutation_rate) {
+                *gene = self.legal.draw(r, rng);
+            }
+        }
+    }
+
+    /// Worst-gene repair and 2-opt swap; the single best improving move stays (Alg. 3 lines 8–12).
+    fn repair(
+        &mut self,
+        genes: &mut [DestinationOrd],
+        objective: &PopulationObjective,
+        rng: &mut ChaCha8Rng,
+    ) {
+        let mut best = objective.fitness(&self.terms(genes));
+        let mut kept: Option<[(usize, DestinationOrd); 2]> = None;
+        let mut try_genes =
+            |breeder: &mut Self, genes: &mut [DestinationOrd], change: [(usize, DestinationOrd); 2]| {
+                let before = change.map(|(r, _)| (r, genes[r]));
+                write(genes, change);
+                let fitness = objective.fitness(&breeder.terms(genes));
+                write(genes, before);
+                if fitness < best {
+                    (best, kept) = (fitness, Some(change));
+                }
+            };
+        let worst = worst_gene(self.problem, genes);
+        for d in self.alternatives(worst, genes[worst], rng) {
+            try_genes(self, genes, [(worst, d); 2]);
+        }
+        for _ in 0..self.params.repair_budget / 2 {
+            let (a, b) = (rng.random_range(0..genes.len()), rng.random_range(0..genes.len()));
+            let swapped = [(a, genes[b]), (b, genes[a])];
+            if swapped.iter().all(|(r, d)| self.problem.is_legal(*r, *d)) {
+                try_genes(self, genes, swapped);
+            }
+        }
+        if let Some(change) = kept {
+            write(genes, change);
+        }
+    }
+
+    /// Up to L/2 legal destinations of `r` other than `now`, drawn without repetition.
+    fn alternatives(&self, r: usize, now: DestinationOrd, rng: &mut ChaCha8Rng) -> Vec<DestinationOrd> {
+        let mut others: Vec<DestinationOrd> =
+            self.legal.sets[r].iter().copied().filter(|d| *d != now).collect();
+        let count = others.len().min(self.params.repair_budget / 2);
+        for i in 0..count {
+            let other = rng.random_range(i..others.len());
+            others.swap(i, other);
+        }
+        others.truncate(count);
+        others
+    }
+
+    /// The BatchEvaluator on one chromosome.
+    fn terms(&mut self, genes: &[DestinationOrd]) -> Terms {
+        self.evaluations += 1;
+        let (m, tables) = (self.problem.n_destinations(), self.problem.tables());
+        let mut terms = [0.0, 0.0, 0.0, self.makespan.of(self.problem, genes)];
+        for (r, d) in genes.iter().enumerate() {
+            let cell = r * m + d.idx();
+            terms[0] += tables.quality_loss[cell];
+            terms[1] += tables.cost_usd[cell];
+            terms[2] += tables.energy_j[cell];
+        }
+        terms[0] /= genes.len() as f64;
+        terms
+    }
+}
+
+fn write(genes: &mut [DestinationOrd], change: [(usize, DestinationOrd); 2]) {
+    for (r, d) in change {
+        genes[r] = d;
+    }
+}
+
+/// Exchanges the genes between two cut points.
+fn cross_at_two_points(children: &mut [Vec<DestinationOrd>; 2], rng: &mut ChaCha8Rng) {
+    let [first, second] = children;
+    let cuts = [rng.random_range(0..=first.len()), rng.random_range(0..=first.len())];
+    let between = cuts[0].min(cuts[1])..cuts[0].max(cuts[1]);
+    first[between.clone()].swap_with_slice(&mut second[between]);
+}
+
+/// r* = argmax T_r (Alg. 3 line 8).
+fn worst_gene(problem: &Problem, genes: &[DestinationOrd]) -> usize {
+    let times = completions(problem, genes);
+    let latest = times.iter().enumerate().max_by(|a, b| a.1.get().total_cmp(&b.1.get()));
+    latest.map_or(0, |(r, _)| r)
+}

@@ -1,0 +1,149 @@
+//! The objective J (Eq. 5) over terms normalised by fixed bounds (Eq. 6).
+//!
+//! `J = Σ_r a[r, x_r] + w · max T_d + c0`: quality, money and energy are separable over requests, so they
+//! are folded into one table `a`; the completion term couples requests at a destination. With weights per
+//! request, row r of `a` uses ω of r, and the completion weight is their mean.
+
+mod bounds;
+
+pub use bounds::{Bounds, RANGE_MIN, TermRange};
+
+use crate::domain::{ObjectiveScales, Weights};
+use crate::routing::params::ObjectiveMode;
+use crate::routing::problem::Problem;
+
+/// J of one batch, with the bounds in force. A bare J is comparable only under the same bounds.
+#[derive(Debug, Clone)]
+pub struct Objective {
+    bounds: Bounds,
+    has_backlog_term: bool,
+    mean_weights: Weights,
+    separable: Vec<f64>,
+    time_weight_per_s: f64,
+    constant: f64,
+}
+
+impl Objective {
+    /// Mode `stationary`: fixed scales, so that weights mean the same from window to window.
+    ///
+    /// Quality is divided by its scale, money and energy by R scales (they are batch sums), completion by
+    /// its scale; a backlog term `ω_T · B_d/(1 s) · (s_rd / k_d) / T_ref` joins the separable part, since a
+    /// makespan alone does not see work queued behind a destination that is not the last to finish.
+    #[must_use]
+    pub fn stationary(problem: &Problem, scales: &ObjectiveScales) -> Self {
+        Self::build(problem, Bounds::stationary(problem, scales), true)
+    }
+
+    /// Mode `batch`: ideal point and payoff-table nadir of this batch.
+    #[must_use]
+    pub fn batch(problem: &Problem) -> Self {
+        Self::build(problem, Bounds::of_batch(problem), false)
+    }
+
+    /// Bounds chosen by the caller, as in a problem file.
+    #[must_use]
+    pub fn with_bounds(problem: &Problem, bounds: Bounds) -> Self {
+        Self::build(problem, bounds, false)
+    }
+
+    /// Bounds chosen by the caller, with the backlog term of mode `stationary`.
+    #[must_use]
+    pub fn with_bounds_and_backlog_term(problem: &Problem, bounds: Bounds) -> Self {
+        Self::build(problem, bounds, true)
+    }
+
+    /// The objective of a configured mode.
+    ///
+    /// `population` bounds exist only inside `memetic_paper`, generation by generation; its answer is
+    /// reported under the bounds of mode `batch`.
+    #[must_use]
+    pub fn for_mode(problem: &Problem, mode: ObjectiveMode, scales: &ObjectiveScales) -> Self {
+        match mode {
+            ObjectiveMode::Stationary => Self::stationary(problem, scales),
+            ObjectiveMode::Batch | ObjectiveMode::Population => Self::batch(problem),
+        }
+    }
+
+    /// The bounds in force.
+    #[must_use]
+    pub fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+
+    /// Whether the backlog term is part of J.
+    #[must_use]
+    pub fn has_backlog_term(&self) -> bool {
+        self.has_backlog_term
+    }
+
+    /// Mean ω over the batch.
+    #[must_use]
+    pub fn mean_weights(&self) -> Weights {
+        self.mean_weights
+    }
+
+    /// Table `a`, R × M, row-major; infinite where illegal.
+    #[must_use]
+    pub fn separable(&self) -> &[f64] {
+        &self.separable
+    }
+
+    /// `w`: J per second of batch completion time.
+    #[must_use]
+    pub fn time_weight_per_s(&self) -> f64 {
+        self.time_weight_per_s
+    }
+
+    /// `c0`: what the lower bounds take off J.
+    #[must_use]
+    pub fn constant(&self) -> f64 {
+        self.constant
+    }
+
+    fn build(problem: &Problem, bounds: Bounds, has_backlog_term: bool) -> Self {
+        let (n, m) = (problem.n_requests(), problem.n_destinations());
+        let tables = problem.tables();
+        let mean_weights = mean(&tables.weights);
+        let time_weight_per_s = mean_weights.time * bounds.time.inverse();
+        let per_request =
+            [bounds.quality.inverse() / n as f64, bounds.cost.inverse(), bounds.energy.inverse()];
+        let loads = tables.destinations.iter();
+        let backlog_price: Vec<f64> = if has_backlog_term {
+            loads.map(|d| time_weight_per_s * d.backlog_s / d.batch_speedup).collect()
+        } else {
+            vec![0.0; m]
+        };
+        let mut separable = Vec::with_capacity(n * m);
+        for (r, weights) in tables.weights.iter().enumerate() {
+            let row = r * m..(r + 1) * m;
+            let scale = [
+                weights.quality * per_request[0],
+                weights.cost * per_request[1],
+                weights.energy * per_request[2],
+            ];
+            let terms = tables.quality_loss[row.clone()].iter().zip(&tables.cost_usd[row.clone()]);
+            let more = tables.energy_j[row.clone()].iter().zip(&tables.service_s[row.clone()]);
+            let cells = terms.zip(more).zip(&backlog_price).zip(&tables.legal[row]);
+            separable.extend(cells.map(|((((quality_loss, cost), (energy, service)), price), legal)| {
+                let value = scale[0] * quality_loss + scale[1] * cost + scale[2] * energy + price * service;
+                if *legal { value } else { f64::INFINITY }
+            }));
+        }
+        let constant = -(mean_weights.quality * bounds.quality.offset()
+            + mean_weights.cost * bounds.cost.offset()
+            + mean_weights.energy * bounds.energy.offset()
+            + mean_weights.time * bounds.time.offset());
+        Self { bounds, has_backlog_term, mean_weights, separable, time_weight_per_s, constant }
+    }
+}
+
+fn mean(weights: &[Weights]) -> Weights {
+    let n = weights.len() as f64;
+    let mean_of = |part: fn(&Weights) -> f64| weights.iter().map(part).sum::<f64>() / n;
+    Weights {
+        quality: mean_of(|w| w.quality),
+        cost: mean_of(|w| w.cost),
+        energy: mean_of(|w| w.energy),
+        time: mean_of(|w| w.time),
+    }
+}

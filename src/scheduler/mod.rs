@@ -1,0 +1,332 @@
+//! The request scheduler (paper III-C): the async shell around the planner.
+//!
+//! One task owns the planner and is the only writer of its state ([`task`]); plans are solved on a
+//! thread of their own ([`solver`]). Requests come in through [`Scheduler::place`] and leave with a
+//! [`Placement`], whose [`Lease`] tells the planner, by being dropped, that they are over.
+
+pub mod decisions;
+mod metrics;
+mod solver;
+mod task;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use prometheus::Registry;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use crate::domain::{
+    Availability, Destination, DestinationOrd, Prediction, QualitySource, RoutingContext, RoutingRequest,
+};
+use crate::planning::{Arrival, PlanParams, Planned, Planner, PlannerParams, Rejection, Ticket, WindowClose};
+use crate::profiler::quality::QualityService;
+use crate::routing::{NoDestination, RoutingPolicy, legal_set};
+use crate::units::Seconds;
+
+use decisions::DecisionRing;
+use metrics::SchedulerMetrics;
+use solver::SolverThread;
+use task::{Event, SchedulerTask, Surroundings};
+
+/// How the scheduler is set up.
+#[derive(Debug, Clone, Copy)]
+pub struct SchedulerParams {
+    /// Gathering, holding, default weights.
+    pub planner: PlannerParams,
+    /// Models and seed of every plan.
+    pub plan: PlanParams,
+    /// Thread CPU time of one plan.
+    pub budget: Duration,
+    /// Longest wait for an embedding in an adaptive window.
+    pub embed_wait: Duration,
+    /// Requests that may wait at once.
+    pub max_queued: usize,
+    /// Longest wait for a destination.
+    pub request_deadline: Seconds,
+}
+
+/// Why a request got no destination.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum PlaceError {
+    /// As many requests wait as may.
+    #[error("the queue is full ({max_queued} requests waiting)")]
+    QueueFull {
+        /// The bound.
+        max_queued: usize,
+    },
+    /// No destination may serve it.
+    #[error(transparent)]
+    Impossible(#[from] NoDestination),
+    /// Its deadline passed in the queue.
+    #[error("no destination had room within {waited_s:.1} s")]
+    Expired {
+        /// How long it waited.
+        waited_s: f64,
+    },
+    /// The policy could not decide.
+    #[error("the routing policy could not decide: {0}")]
+    Undecided(String),
+    /// The scheduler is shutting down.
+    #[error("the router is shutting down")]
+    Closed,
+}
+
+/// Where a request goes, and its lease there.
+#[derive(Debug)]
+pub struct Placement {
+    /// Destination and predicted terms.
+    pub planned: Planned,
+    /// Number of the plan.
+    pub plan: u64,
+    /// Time from arrival to departure.
+    pub waited: Seconds,
+    /// Requests planned together.
+    pub batch_size: usize,
+    /// Drop it when the request is over.
+    pub lease: Lease,
+}
+
+/// A request's place in the planner. Dropping it says the request is over, whatever its outcome.
+#[derive(Debug)]
+pub struct Lease {
+    ticket: Ticket,
+    arrival: Arrival,
+    events: mpsc::UnboundedSender<Event>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // A scheduler that is gone needs no notice.
+        let _ = self.events.send(Event::Over { ticket: self.ticket });
+    }
+}
+
+/// Handle to the scheduler; clones share it.
+#[derive(Clone)]
+pub struct Scheduler {
+    events: mpsc::UnboundedSender<Event>,
+    queue: Arc<Semaphore>,
+    next_ticket: Arc<AtomicU64>,
+    epoch: Instant,
+    params: SchedulerParams,
+    template: RoutingContext,
+    health: watch::Receiver<Arc<[Availability]>>,
+    quality: QualityService,
+    decisions: DecisionRing,
+}
+
+impl Scheduler {
+    /// Sets up the scheduler; the returned future is its task and ends when every handle is gone.
+    ///
+    /// # Errors
+    /// When the metrics are registered already or the solver's thread cannot be started.
+    pub fn new(
+        params: SchedulerParams,
+        policy: Box<dyn RoutingPolicy + Send + Sync>,
+        fleet: Fleet,
+        registry: &Registry,
+    ) -> anyhow::Result<(Self, impl Future<Output = ()> + Send + use<>)> {
+        let (events, inbox) = mpsc::unbounded_channel();
+        let decisions = DecisionRing::default();
+        let epoch = Instant::now();
+        let metrics = SchedulerMetrics::register(registry, policy.name(), &fleet.destinations)?;
+        let mut planner = Planner::new(params.planner, fleet.destinations, Seconds::ZERO);
+        let template = planner.context(Seconds::ZERO);
+        let solver = SolverThread::start(policy, params.plan, params.budget)?;
+        let health = fleet.health.clone();
+        let task = SchedulerTask::new(planner, solver, metrics, decisions.clone(), Surroundings { epoch, health });
+        let handle = Self {
+            events,
+            queue: Arc::new(Semaphore::new(params.max_queued)),
+            next_ticket: Arc::new(AtomicU64::new(1)),
+            epoch,
+            params,
+            template,
+            health: fleet.health,
+            quality: fleet.quality,
+            decisions,
+        };
+        Ok((handle, task.run(inbox)))
+    }
+
+    /// The destinations, in order.
+    #[must_use]
+    pub fn destinations(&self) -> &Arc<[Destination]> {
+        &self.template.destinations
+    }
+
+    /// Recent plans.
+    #[must_use]
+    pub const fn decisions(&self) -> &DecisionRing {
+        &self.decisions
+    }
+
+    /// Waits until the planner has found `request` a destination. `text` is what its quality is
+    /// predicted from.
+    ///
+    /// Cancel-safe: dropping the future takes the request out of the waiting set.
+    ///
+    /// # Errors
+    /// See [`PlaceError`].
+    pub async fn place(&self, request: Arc<RoutingRequest>, text: String) -> Result<Placement, PlaceError> {
+        let permit = Arc::clone(&self.queue)
+            .try_acquire_owned()
+            .map_err(|_| PlaceError::QueueFull { max_queued: self.params.max_queued })?;
+        let now = self.now();
+        let (prediction, pending) = self.begin_prediction(&request, text)?;
+        let arrival = Arrival {
+            ticket: Ticket(self.next_ticket.fetch_add(1, Ordering::Relaxed)),
+            request,
+            prediction: Arc::new(prediction),
+            awaiting_until: pending.as_ref().map(|_| now + self.embed_wait()),
+            arrived: now,
+            expires: now + self.params.request_deadline,
+            excluded: Vec::new(),
+        };
+        let lease = Lease { ticket: arrival.ticket, arrival, events: self.events.clone() };
+        self.await_reply(lease, pending, permit).await
+    }
+
+    /// Finds another destination for a request that `failed` could not serve: the best legal one that
+    /// has not failed it yet. Nothing is gathered; it has done its waiting.
+    ///
+    /// # Errors
+    /// See [`PlaceError`].
+    pub async fn place_again(&self, mut lease: Lease, failed: DestinationOrd) -> Result<Placement, PlaceError> {
+        let permit = Arc::clone(&self.queue)
+            .try_acquire_owned()
+            .map_err(|_| PlaceError::QueueFull { max_queued: self.params.max_queued })?;
+        lease.arrival.excluded.push(failed);
+        self.await_reply(lease, None, permit).await
+    }
+
+    async fn await_reply(
+        &self,
+        lease: Lease,
+        mut pending: Option<oneshot::Receiver<Prediction>>,
+        _permit: OwnedSemaphorePermit,
+    ) -> Result<Placement, PlaceError> {
+        let ticket = lease.ticket;
+        let (reply, mut answer) = oneshot::channel();
+        let event = Event::Arrived { arrival: lease.arrival.clone(), reply };
+        self.events.send(event).map_err(|_| PlaceError::Closed)?;
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut answer => {
+                    return match answer {
+                        Ok(Ok(task::Sent { planned, plan, waited, batch_size })) => {
+                            self.quality.record_source(planned.source);
+                            Ok(Placement { planned, plan, waited, batch_size, lease })
+                        }
+                        Ok(Err(rejection)) => Err(rejection.into()),
+                        Err(_) => Err(PlaceError::Closed),
+                    };
+                }
+                prediction = awaited(&mut pending) => {
+                    pending = None;
+                    if let Some(prediction) = prediction {
+                        let event = Event::Predicted { ticket, prediction: Arc::new(prediction) };
+                        self.events.send(event).map_err(|_| PlaceError::Closed)?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The prior prediction, and a better one under way where it is worth having.
+    fn begin_prediction(
+        &self,
+        request: &RoutingRequest,
+        text: String,
+    ) -> Result<(Prediction, Option<oneshot::Receiver<Prediction>>), PlaceError> {
+        let n_legal = legal_set(request, None, &self.legality_context(), &[])?.len();
+        let weights = request.weights.unwrap_or(self.params.planner.weights);
+        let matters = weights.quality > 0.0 || request.constraints.min_quality.is_some();
+        if n_legal < 2 || !matters || text.is_empty() {
+            return Ok((self.quality.prior(QualitySource::Skipped), None));
+        }
+        let mut pending = self.quality.predict(text);
+        // Where nothing can be looked up the answer is there at once.
+        Ok(match pending.try_recv() {
+            Ok(prediction) => (prediction, None),
+            Err(_) => (self.quality.prior(QualitySource::Late), Some(pending)),
+        })
+    }
+
+    /// Enough of a context to tell what is legal: backlog plays no part in that.
+    fn legality_context(&self) -> RoutingContext {
+        let health = self.health.borrow();
+        let mut context = self.template.clone();
+        for (state, destination) in context.states.iter_mut().zip(self.destinations().iter()) {
+            state.availability = availability_of(destination, &health);
+        }
+        context
+    }
+
+    fn embed_wait(&self) -> Seconds {
+        let wait = Seconds(self.params.embed_wait.as_secs_f64());
+        let window = self.params.planner.window;
+        if window.close == WindowClose::Fixed { wait.max(window.max_wait) } else { wait }
+    }
+
+    fn now(&self) -> Seconds {
+        Seconds(self.epoch.elapsed().as_secs_f64())
+    }
+}
+
+/// The prediction under way, `None` if it was given up; never ready where there is none.
+async fn awaited(pending: &mut Option<oneshot::Receiver<Prediction>>) -> Option<Prediction> {
+    match pending {
+        Some(receiver) => receiver.await.ok(),
+        None => std::future::pending().await,
+    }
+}
+
+/// What the scheduler schedules over.
+pub struct Fleet {
+    /// D in order.
+    pub destinations: Arc<[Destination]>,
+    /// State of every endpoint.
+    pub health: watch::Receiver<Arc<[Availability]>>,
+    /// Predicted quality and lengths.
+    pub quality: QualityService,
+}
+
+fn availability_of(destination: &Destination, health: &[Availability]) -> Availability {
+    health.get(destination.endpoint.idx()).copied().unwrap_or(Availability::Down)
+}
+
+impl PlaceError {
+    /// Metric label.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::QueueFull { .. } => "queue_full",
+            Self::Expired { .. } => "expired",
+            Self::Undecided(_) => "undecided",
+            Self::Closed => "shutting_down",
+            Self::Impossible(reason) => match reason {
+                NoDestination::UnknownModel { .. } => "unknown_model",
+                NoDestination::MissingCapability { .. } => "capability",
+                NoDestination::ContextTooSmall { .. } => "context",
+                NoDestination::Placement { .. } => "placement",
+                NoDestination::QualityFloor { .. } => "quality_floor",
+                NoDestination::Unavailable { .. } => "unavailable",
+                NoDestination::AllTried { .. } => "all_tried",
+            },
+        }
+    }
+}
+
+impl From<Rejection> for PlaceError {
+    fn from(rejection: Rejection) -> Self {
+        match rejection {
+            Rejection::Impossible(reason) => Self::Impossible(reason),
+            Rejection::Expired { waited } => Self::Expired { waited_s: waited.0 },
+            Rejection::Undecided(reason) => Self::Undecided(reason),
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! What operators see of a running router: logs, and the metrics of each module.
+
+pub mod logging;
