@@ -17,12 +17,16 @@ use crate::domain::Destination;
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::planning::{PlanParams, PlannerParams};
 use crate::profiler::node::FleetHealth;
-use crate::profiler::quality::{DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService};
+use crate::profiler::quality::{
+    DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
+};
 use crate::proxy::admin::Admin;
 use crate::proxy::{Api, ApiKey, ApiParams, Auth, server, stack};
 use crate::request_manager::RequestManager;
 use crate::request_manager::admission::{ModelDirectory, VirtualModel};
-use crate::routing::{CompletionModel, CostModels, PolicyKind, PolicyParams, RoutingPolicy, TimeTerm, for_kind};
+use crate::routing::{
+    CompletionModel, CostModels, PolicyKind, PolicyParams, RoutingPolicy, TimeTerm, for_kind,
+};
 use crate::scheduler::{Fleet, Scheduler, SchedulerParams};
 use crate::units::{Seconds, Tokens};
 
@@ -59,8 +63,7 @@ impl App {
         let quality = start_quality(&config, &destinations, &registry)?;
         let (policy, params) = scheduling(&config);
         let policy_name = policy.name();
-        let fleet =
-            Fleet { destinations: Arc::clone(&destinations), health: health.subscribe(), quality };
+        let fleet = Fleet { destinations: Arc::clone(&destinations), health: health.subscribe(), quality };
         let (scheduler, scheduler_task) = Scheduler::new(params, policy, fleet, &registry)?;
         let manager = RequestManager::new(scheduler.clone(), Arc::clone(&pool), health.clone(), &registry)?;
 
@@ -196,7 +199,11 @@ fn timeouts(config: &Config) -> Timeouts {
     }
 }
 
-fn start_quality(config: &Config, destinations: &[Destination], registry: &Registry) -> prometheus::Result<QualityService> {
+fn start_quality(
+    config: &Config,
+    destinations: &[Destination],
+    registry: &Registry,
+) -> prometheus::Result<QualityService> {
     let quality = &config.quality;
     let params = QualityParams {
         store: quality.store.clone(),

@@ -7,7 +7,7 @@ use crate::units::Seconds;
 
 /// CPU time this thread has used so far.
 #[must_use]
-pub fn thread_cpu_time() -> Seconds {
+pub(crate) fn thread_cpu_time() -> Seconds {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Seconds(time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9)
 }

@@ -8,7 +8,6 @@ pub mod units;
 pub mod domain;
 
 pub mod planning;
-pub mod profiler;
 pub mod routing;
 
 pub mod endpoint;
@@ -21,6 +20,8 @@ pub mod request_manager;
 pub mod proxy;
 
 pub mod telemetry;
+
+mod cpu_time;
 
 pub mod app;
 pub mod cli;

@@ -32,7 +32,7 @@ nodes:
 fn env(name: &str) -> Option<String> {
     match name {
         "APP1_KEY" => Some("sk-app1".into()),
-        "EMPTY_KEY" => Some(" ".into()),
+        "EMPTY_KEY" => Some(String::new()),
         "TWO_LINES" => Some("sk-\nleak".into()),
         _ => None,
     }
@@ -651,11 +651,14 @@ mod faults {
             |name: &str| edited("kind: llamacpp", &format!("kind: openai\n        api_key_env: {name}"));
         let path = "nodes[0].endpoints[0].api_key_env";
         let allowed = "allowed the name of a set environment variable, such as APP1_KEY";
-        for name in ["NO_SUCH_KEY", "EMPTY_KEY"] {
-            let message = format!("environment variable {name} is not set (got \"{name}\"; {allowed})");
+        for (name, problem) in [
+            ("NO_SUCH_KEY", "is not set"),
+            ("EMPTY_KEY", "is empty"),
+            ("TWO_LINES", "holds more than visible ASCII"),
+        ] {
+            let message = format!("environment variable {name} {problem} (got \"{name}\"; {allowed})");
             assert_fault(&endpoint(name), 6, path, &message);
         }
-        assert_eq!(fault(&endpoint("TWO_LINES")).problem, "the variable's value does not fit a header");
         let key = fault(&with("auth: {keys: [{name: a, key_env: NO_SUCH_KEY}]}\n"));
         assert_eq!((key.line, key.path.as_str()), (7, "auth.keys[0].key_env"));
         assert_eq!(key.problem, "environment variable NO_SUCH_KEY is not set");
@@ -741,9 +744,18 @@ mod faults {
     fn one_fault_does_not_entail_others() {
         // The key's model and the placement cannot be judged while a node is unreadable.
         let text = edited("name: m", "nme: m")
-            + "virtual_models: [{name: v, placement: cloud}]\nauth: {keys: [{name: a, key_env: APP1_KEY, models: [m]}]}\n";
+            + "virtual_models: [{name: v, placement: cloud}]\n\
+               auth: {keys: [{name: a, key_env: APP1_KEY, models: [m]}]}\n";
         let paths: Vec<_> = parse(&text).unwrap_err().into_iter().map(|f| f.path).collect();
         assert_eq!(paths, ["nodes[0].endpoints[0].models[0].name", "nodes[0].endpoints[0].models[0].nme"]);
+        let text = edited("- endpoints", "- class: clod\n    endpoints")
+            + "virtual_models: [{name: v, placement: cloud}]\n";
+        assert_eq!(fault(&text).path, "nodes[0].class");
+        // Defaults that stand in for a faulty value are not held against the others.
+        let power = edited("- endpoints", "- power: {board_watts: lots, idle_watts: 90}\n    endpoints");
+        assert_eq!(fault(&power).path, "nodes[0].power.board_watts");
+        let inflight = edited("kind: llamacpp", "kind: lama\n        max_inflight: 8");
+        assert_eq!(fault(&inflight).path, "nodes[0].endpoints[0].kind");
     }
 }
 

@@ -1,7 +1,6 @@
 //! The command line: one file per subcommand.
 
 pub mod check_config;
-pub mod quality;
 pub mod serve;
 pub mod solve;
 
@@ -28,8 +27,6 @@ enum Command {
     CheckConfig(check_config::CheckConfigArgs),
     /// Solve a routing problem from a file.
     Solve(solve::SolveArgs),
-    /// Fill and look at the quality store.
-    Quality(quality::QualityArgs),
 }
 
 impl Cli {
@@ -42,7 +39,6 @@ impl Cli {
             Command::Serve(args) => serve::run(args),
             Command::CheckConfig(args) => check_config::run(args),
             Command::Solve(args) => solve::run(args),
-            Command::Quality(args) => quality::run(args),
         }
     }
 }

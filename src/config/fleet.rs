@@ -99,7 +99,9 @@ struct FleetReader {
 
 impl FleetReader {
     fn read_node(&mut self, s: &mut Section<'_>) {
-        let class = s.choice("class", NodeClass::ALL, NodeClass::Edge);
+        let class = s.get("class").map(|field| field.choice(NodeClass::ALL));
+        self.names.incomplete |= class == Some(None);
+        let class = class.flatten().unwrap_or(NodeClass::Edge);
         let given = s.get("name").map(|field| plain_name(&field));
         let (power, power_source) = s.section("power", |s| read_power(s, class));
         let (network, measure) = s.section("network", |s| read_network(s, class));
@@ -121,16 +123,19 @@ impl FleetReader {
     }
 
     fn read_endpoint(&mut self, s: &mut Section<'_>, machine: &Machine) {
+        let faults_before = s.fault_count();
         let name = s.get("name").and_then(|field| plain_name(&field));
         let url = s.require("url", ALLOWED_URL).and_then(|field| base_url(&field));
         let kinds = EndpointKind::ALL.iter().map(EndpointKind::to_string).collect::<Vec<_>>().join(", ");
         let kind = s.require("kind", &kinds).and_then(|field| field.choice(EndpointKind::ALL));
-        let api_key = s.get("api_key_env").and_then(|field| read_api_key(&field));
+        let api_key = s.get("api_key_env").and_then(|field| field.env()).map(Secret::new);
         let max_inflight = s.get("max_inflight").and_then(|field| field.count(1..=1_000_000));
         let models = s.require("models", ALLOWED_MODELS).map(|field| field.filled_list(ALLOWED_MODELS));
+        let models = models.unwrap_or_default();
+        self.names.incomplete |= models.is_empty();
         let server = Server { machine, name, kind: kind.unwrap_or(EndpointKind::OpenAi), max_inflight };
         let (mut inflight_sum, mut slots_max) = (0_u32, 0);
-        for item in models.unwrap_or_default() {
+        for item in models {
             let model = item.section(|s| self.read_destination(s, &server)).flatten();
             self.names.incomplete |= model.is_none();
             if let Some(model) = model {
@@ -138,7 +143,7 @@ impl FleetReader {
                 slots_max = slots_max.max(model.throughput.max_concurrency);
             }
         }
-        if max_inflight.is_some_and(|inflight| inflight < slots_max) {
+        if s.fault_count() == faults_before && max_inflight.is_some_and(|inflight| inflight < slots_max) {
             let problem = format!("below the {slots_max} requests of `max_concurrency` that run at once");
             s.fault("max_inflight", problem, &format!("{slots_max} to 1000000"));
         }
@@ -185,17 +190,4 @@ impl FleetReader {
 fn name_from_url(endpoint: &Field<'_>) -> Option<Arc<str>> {
     let url = parse_base_url(endpoint.peek("url")?).ok()?;
     Some(url.authority.as_str().into())
-}
-
-/// The credential named by `api_key_env`, which must fit an HTTP header.
-fn read_api_key(field: &Field<'_>) -> Option<Secret> {
-    let key = field.env()?;
-    if !key.bytes().all(|b| b.is_ascii_graphic()) {
-        field.fault(
-            "the variable's value does not fit a header",
-            "a variable with visible ASCII characters only",
-        );
-        return None;
-    }
-    Some(Secret::new(key))
 }

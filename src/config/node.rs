@@ -79,12 +79,13 @@ const IDLE_SHARE: f64 = 0.2;
 /// Reads `power`: `board_watts` 0.1 to 100000 (default 300 cloud, 65 edge), `utilisation` 0.01 to 1 (0.8),
 /// `idle_watts` up to `board_watts × utilisation` (a fifth of the board's), `source` (none).
 pub(super) fn read_power(s: &mut Section<'_>, class: NodeClass) -> (Power, Option<PowerSource>) {
+    let faults_before = s.fault_count();
     let board = s.float("board_watts", 0.1..=100_000.0, class_defaults(class).board_watts);
     let utilisation = s.float("utilisation", 0.01..=1.0, 0.8);
     let default_idle = board * IDLE_SHARE.min(utilisation);
     let idle = s.float("idle_watts", 0.0..=100_000.0, default_idle);
     let power = Power { board: Watts(board), idle: Watts(idle), utilisation };
-    if idle > power.active().get() {
+    if s.fault_count() == faults_before && idle > power.active().get() {
         let problem = "more than the node draws while serving";
         s.fault("idle_watts", problem, &format!("0 to board_watts × utilisation = {}", power.active().get()));
     }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use super::fault::Fault;
@@ -79,7 +80,7 @@ impl<'a> Field<'a> {
         Self { private: true, ..self }
     }
 
-    /// The environment variable this text names, which must be set and not empty.
+    /// The key in the environment variable this text names, which must be set and fit a header.
     ///
     /// A name that does not look like one is not repeated: it may be the credential itself.
     pub(super) fn env(&self) -> Option<String> {
@@ -90,11 +91,18 @@ impl<'a> Field<'a> {
             self.clone().private().fault("must name an environment variable in capitals", ALLOWED);
             return None;
         }
-        let value = (self.report.env)(name).filter(|value| !value.trim().is_empty());
-        if value.is_none() {
-            self.fault(format!("environment variable {name} is not set"), ALLOWED);
+        match (self.report.env)(name) {
+            Some(value) if value.is_empty() => {
+                self.fault(format!("environment variable {name} is empty"), ALLOWED)
+            }
+            Some(value) if value.bytes().all(|b| b.is_ascii_graphic()) => return Some(value),
+            // Keys travel in headers; a blank or line end at the end is a common slip.
+            Some(_) => {
+                self.fault(format!("environment variable {name} holds more than visible ASCII"), ALLOWED)
+            }
+            None => self.fault(format!("environment variable {name} is not set"), ALLOWED),
         }
-        value
+        None
     }
 
     /// Notes that this value is wrong.
@@ -132,12 +140,13 @@ impl<'a> Field<'a> {
             self.fault("must be a list", allowed);
             return Vec::new();
         };
-        let spot = |(idx, item): (usize, &Node)| Spot {
-            path: format!("{}[{idx}]", self.spot.path),
-            line: item.line,
+        let numbered = items.iter().enumerate();
+        let item = |(idx, node): (usize, &'a Rc<Node>)| Self {
+            spot: Spot { path: format!("{}[{idx}]", self.spot.path), line: node.line },
+            node,
+            ..self.clone()
         };
-        let items = items.iter().map(|item| &**item).enumerate();
-        items.map(|(idx, node)| Self { spot: spot((idx, node)), node, ..self.clone() }).collect()
+        numbered.map(item).collect()
     }
 
     /// The items of a list that must have some.
@@ -180,6 +189,7 @@ impl<'a> Field<'a> {
     /// A finite number within `range`; `or_else` names what else may stand there, such as `auto or `.
     pub(super) fn float(&self, range: &RangeInclusive<f64>, or_else: &str) -> Option<f64> {
         let allowed = format!("{or_else}{} to {}", range.start(), range.end());
+        // The parser of the standard library also takes `inf` and `nan`.
         let number = self.plain().and_then(|text| text.parse::<f64>().ok()).filter(|n| n.is_finite());
         match number {
             None => self.fault("must be a number", &allowed),
@@ -246,10 +256,9 @@ impl<'a> Field<'a> {
         matches!(&self.node.value, Value::Scalar { text, .. } if text == word)
     }
 
-    /// The text of an unquoted scalar that starts like a number or word; quotes make it text only.
+    /// The text of an unquoted scalar; quotes would make it text and nothing else.
     fn plain(&self) -> Option<&'a str> {
         match &self.node.value {
-            // `f64::from_str` also takes `inf` and `nan`, which are filtered as not finite.
             Value::Scalar { text, quoted: false } => Some(text),
             _ => None,
         }
@@ -308,6 +317,11 @@ impl<'a> Section<'a> {
                 private: self.private,
             })
         })
+    }
+
+    /// Faults noted so far, so that what depends on several values is judged only where none of them is faulty.
+    pub(super) fn fault_count(&self) -> usize {
+        self.report.faults.borrow().len()
     }
 
     /// Whether `key` stands in the file, even as null.

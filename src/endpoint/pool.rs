@@ -98,8 +98,11 @@ impl EndpointPool {
         } else {
             tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
         };
-        let connector =
-            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(tcp);
         let http = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(POOL_IDLE)
@@ -137,8 +140,10 @@ impl EndpointPool {
         body: Bytes,
     ) -> Result<Response<Incoming>, SendError> {
         let spec = &self.endpoints[endpoint.idx()];
-        let mut request =
-            Request::builder().method(Method::POST).uri(spec.uri(&spec.base_path, suffix)?).body(Full::new(body))?;
+        let mut request = Request::builder()
+            .method(Method::POST)
+            .uri(spec.uri(&spec.base_path, suffix)?)
+            .body(Full::new(body))?;
         *request.headers_mut() = headers;
         spec.authenticate(request.headers_mut());
         self.send(request, self.timeouts.first_byte).await
@@ -168,7 +173,11 @@ impl EndpointPool {
         Ok(status)
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>, limit: Duration) -> Result<Response<Incoming>, SendError> {
+    async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+        limit: Duration,
+    ) -> Result<Response<Incoming>, SendError> {
         match tokio::time::timeout(limit, self.http.request(request)).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) if error.is_connect() => Err(SendError::Connect(error)),
@@ -181,7 +190,11 @@ impl EndpointPool {
 impl EndpointSpec {
     fn uri(&self, base: &str, suffix: &str) -> Result<Uri, http::Error> {
         let path: PathAndQuery = format!("{base}{suffix}").parse().map_err(http::Error::from)?;
-        Ok(Uri::builder().scheme(self.scheme.clone()).authority(self.authority.clone()).path_and_query(path).build()?)
+        Ok(Uri::builder()
+            .scheme(self.scheme.clone())
+            .authority(self.authority.clone())
+            .path_and_query(path)
+            .build()?)
     }
 
     fn authenticate(&self, headers: &mut HeaderMap) {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::planner::Ticket;
 use crate::domain::{DestinationOrd, Prediction, QualitySource, RoutingContext, RoutingRequest};
 use crate::routing::{
-    BatchItem, CostModels, Evaluator, LegalSet, NoDestination, Objective, ObjectiveMode, PolicyError, Problem,
-    ProblemError, RequestEstimate, RoutingDecision, RoutingPolicy, legal_set, rng_for,
+    BatchItem, CostModels, Evaluator, LegalSet, NoDestination, Objective, ObjectiveMode, PolicyError,
+    Problem, ProblemError, RequestEstimate, RoutingDecision, RoutingPolicy, legal_set, rng_for,
 };
 use crate::units::{Seconds, Tokens};
 
@@ -139,7 +139,12 @@ impl PlanJob {
         }
         let items: Vec<BatchItem<'_>> = placeable
             .iter()
-            .map(|(w, legal)| BatchItem { request: &w.request, prediction: &w.prediction, legal, waited: w.waited })
+            .map(|(w, legal)| BatchItem {
+                request: &w.request,
+                prediction: &w.prediction,
+                legal,
+                waited: w.waited,
+            })
             .collect();
         let problem =
             Problem::build(&items, &self.context, &params.costs)?.numbered_from(self.first_request_number);

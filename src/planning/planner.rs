@@ -7,8 +7,8 @@ use super::params::{WindowClose, WindowOrder, WindowParams};
 use super::plan::{Plan, PlanJob, Planned, Waiting};
 use super::scales::ScalesAverage;
 use crate::domain::{
-    Availability, BacklogLedger, Destination, DestinationOrd, DestinationState, Prediction,
-    RoutingContext, RoutingRequest, Weights,
+    Availability, BacklogLedger, Destination, DestinationOrd, DestinationState, Prediction, RoutingContext,
+    RoutingRequest, Weights,
 };
 use crate::routing::NoDestination;
 use crate::units::Seconds;
@@ -277,7 +277,8 @@ impl Planner {
         }
         for (ticket, reason) in &plan.impossible {
             if self.held.remove(ticket).is_some() {
-                actions.push(Action::Reject { ticket: *ticket, reason: Rejection::Impossible(reason.clone()) });
+                actions
+                    .push(Action::Reject { ticket: *ticket, reason: Rejection::Impossible(reason.clone()) });
             }
         }
         self.ledger.advance(now);
@@ -428,9 +429,8 @@ impl Planner {
     }
 
     fn expire(&mut self, now: Seconds, actions: &mut Vec<Action>) {
-        let is_due = |ticket: &Ticket, arrival: &Arrival| {
-            arrival.expires.0 <= now.0 && !self.solving.contains(ticket)
-        };
+        let is_due =
+            |ticket: &Ticket, arrival: &Arrival| arrival.expires.0 <= now.0 && !self.solving.contains(ticket);
         let expired: Vec<(Ticket, Seconds)> = self
             .held
             .iter()

@@ -59,7 +59,9 @@ impl Auth {
                 found = Some(key);
             }
         }
-        found.map(|key| Grant { key: Some(key) }).ok_or_else(|| ApiError::unauthorized("the API key is not known here"))
+        found
+            .map(|key| Grant { key: Some(key) })
+            .ok_or_else(|| ApiError::unauthorized("the API key is not known here"))
     }
 }
 

@@ -13,8 +13,8 @@ use super::openai::{ApiError, ChatRequest, parse_chat};
 use super::respond::{ResponseBody, answer, describe_decision, error_response, serve_error};
 use super::routes::Api;
 use super::stack::RequestId;
-use crate::request_manager::admission::{AdmissionError, Ask};
 use crate::request_manager::Call;
+use crate::request_manager::admission::{AdmissionError, Ask};
 use crate::units::{Bytes as Size, Tokens};
 
 /// Serves one chat completion.

@@ -60,7 +60,11 @@ fn parsed<T>(
 ) -> Result<Option<T>, ApiError> {
     let Some(value) = headers.get(name) else { return Ok(None) };
     value.to_str().ok().and_then(|text| parse(text.trim())).map(Some).ok_or_else(|| {
-        ApiError::bad_request(format!("header `{name}` must be {allowed}"), Some(name), Some("invalid_header"))
+        ApiError::bad_request(
+            format!("header `{name}` must be {allowed}"),
+            Some(name),
+            Some("invalid_header"),
+        )
     })
 }
 
@@ -88,7 +92,9 @@ fn parse_weights(text: &str) -> Option<Weights> {
 /// The headers an endpoint gets: what describes the body and the trace, never a credential.
 pub(super) fn for_endpoint(headers: &HeaderMap, request_id: &str) -> HeaderMap {
     let mut passed = HeaderMap::new();
-    for name in [header::ACCEPT, HeaderName::from_static("traceparent"), HeaderName::from_static("tracestate")] {
+    for name in
+        [header::ACCEPT, HeaderName::from_static("traceparent"), HeaderName::from_static("tracestate")]
+    {
         if let Some(value) = headers.get(&name) {
             passed.insert(name, value.clone());
         }
@@ -108,7 +114,8 @@ mod tests {
     use crate::proxy::auth::Auth;
 
     fn read_one(name: &'static str, value: &'static str) -> Result<RoutingHeaders, ApiError> {
-        let headers = HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static(value))]);
+        let headers =
+            HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static(value))]);
         let auth = Auth::default();
         read(&headers, auth.check(&headers).unwrap())
     }

@@ -27,7 +27,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Serves `listener` until `stop`, then lets requests under way finish until `force`.
 pub async fn serve<S>(listener: TcpListener, service: S, stop: CancellationToken, force: CancellationToken)
 where
-    S: Service<Request<Incoming>, Response = Response<ResponseBody>, Error = Infallible> + Clone + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<ResponseBody>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
     S::Future: Send,
 {
     let graceful = GracefulShutdown::new();

@@ -38,7 +38,10 @@ pub fn wrap<S>(
 + Send
 + 'static
 where
-    S: Service<Request<Incoming>, Response = Response<ResponseBody>, Error = Infallible> + Clone + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<ResponseBody>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
     S::Future: Send + 'static,
 {
     ServiceBuilder::new()
@@ -56,7 +59,9 @@ fn panicked(payload: &(dyn std::any::Any + Send)) -> Response<ResponseBody> {
         .or_else(|| payload.downcast_ref::<&str>().copied())
         .unwrap_or("unknown");
     error!(what, "a request handler panicked");
-    error_response(ApiError::internal("the router failed on this request; this is a defect, please report it"))
+    error_response(ApiError::internal(
+        "the router failed on this request; this is a defect, please report it",
+    ))
 }
 
 /// Gives every request an id, its own if usable, puts it on the answer, and turns a panic into one.

@@ -45,7 +45,9 @@ pub enum AdmissionError {
     #[error("the model `{0}` does not exist")]
     UnknownModel(String),
     /// The request's placement contradicts its virtual model's.
-    #[error("the model `{model}` is placed on {model_placement} nodes, the request on {request_placement} nodes")]
+    #[error(
+        "the model `{model}` is placed on {model_placement} nodes, the request on {request_placement} nodes"
+    )]
     PlacementConflict {
         /// The virtual model.
         model: String,
@@ -160,17 +162,15 @@ mod tests {
 
     #[test]
     fn headers_only_tighten() {
-        let looser = Constraints {
-            placement: None,
-            min_quality: Some(Quality(0.2)),
-            deadline: Some(Seconds(99.0)),
-        };
+        let looser =
+            Constraints { placement: None, min_quality: Some(Quality(0.2)), deadline: Some(Seconds(99.0)) };
         let admitted = directory().admit("r".into(), &ask("strict", looser)).unwrap();
         assert_eq!(admitted.target, ModelTarget::Any);
         assert_eq!(admitted.constraints.placement, Some(NodeClass::Edge));
         assert_eq!(admitted.constraints.min_quality, Some(Quality(0.6)));
         assert_eq!(admitted.constraints.deadline, Some(Seconds(10.0)));
-        let stricter = Constraints { min_quality: Some(Quality(0.9)), deadline: Some(Seconds(1.0)), ..looser };
+        let stricter =
+            Constraints { min_quality: Some(Quality(0.9)), deadline: Some(Seconds(1.0)), ..looser };
         let admitted = directory().admit("r".into(), &ask("strict", stricter)).unwrap();
         assert_eq!(admitted.constraints.min_quality, Some(Quality(0.9)));
         assert_eq!(admitted.constraints.deadline, Some(Seconds(1.0)));

@@ -57,7 +57,7 @@ pub(super) struct Streaming {
     /// When the attempt began.
     pub(super) began: Instant,
     /// Kept until the stream is over.
-    pub(super) under_way: UnderWay,
+    pub(super) _under_way: UnderWay,
 }
 
 /// Why an attempt gave no answer. Nothing of it has reached the client.
@@ -167,8 +167,8 @@ impl Attempt<'_> {
                 break;
             }
         }
-        let (began, under_way) = (self.began, self.under_way);
-        let stream = Box::new(Streaming { held, rest, meter: Some(meter), began, under_way });
+        let (began, _under_way) = (self.began, self.under_way);
+        let stream = Box::new(Streaming { held, rest, meter: Some(meter), began, _under_way });
         Ok(Answer::Streaming { status, headers, stream })
     }
 
@@ -192,8 +192,8 @@ impl Attempt<'_> {
                 Err(_) => return Err(Failure::TimedOut("first_token_timeout")),
             }
             if held.len() > WHOLE_BYTES_MAX {
-                let (began, under_way) = (self.began, self.under_way);
-                let stream = Box::new(Streaming { held, rest, meter: None, began, under_way });
+                let (began, _under_way) = (self.began, self.under_way);
+                let stream = Box::new(Streaming { held, rest, meter: None, began, _under_way });
                 return Ok(Answer::Streaming { status, headers, stream });
             }
         }

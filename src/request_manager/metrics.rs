@@ -28,11 +28,17 @@ pub(super) struct RequestMetrics {
 }
 
 impl RequestMetrics {
-    pub(super) fn register(registry: &Registry, destinations: &Arc<[Destination]>) -> prometheus::Result<Self> {
+    pub(super) fn register(
+        registry: &Registry,
+        destinations: &Arc<[Destination]>,
+    ) -> prometheus::Result<Self> {
         let slow = exponential_buckets(0.01, 2.0, 15)?;
         let metrics = Self {
             requests: IntCounterVec::new(
-                Opts::new("cema_requests_total", "Requests by destination, model, outcome and kind of answer."),
+                Opts::new(
+                    "cema_requests_total",
+                    "Requests by destination, model, outcome and kind of answer.",
+                ),
                 &["destination", "model", "outcome", "stream"],
             )?,
             duration: HistogramVec::new(
@@ -41,8 +47,11 @@ impl RequestMetrics {
                 &["destination"],
             )?,
             time_to_first_token: HistogramVec::new(
-                HistogramOpts::new("cema_time_to_first_token_seconds", "From arrival to the first content of a stream.")
-                    .buckets(slow),
+                HistogramOpts::new(
+                    "cema_time_to_first_token_seconds",
+                    "From arrival to the first content of a stream.",
+                )
+                .buckets(slow),
                 &["destination"],
             )?,
             time_per_output_token: HistogramVec::new(
@@ -66,7 +75,10 @@ impl RequestMetrics {
                 &["destination", "type"],
             )?,
             cost: CounterVec::new(
-                Opts::new("cema_cost_usd_total", "Money charged by configured prices for tokens counted (Eq. 2)."),
+                Opts::new(
+                    "cema_cost_usd_total",
+                    "Money charged by configured prices for tokens counted (Eq. 2).",
+                ),
                 &["destination"],
             )?,
             energy: CounterVec::new(

@@ -253,7 +253,11 @@ impl RequestManager {
             attempts: record.attempts(),
             estimate: placement.planned.estimate,
         };
-        debug!(request_id = record.request_id(), destination = routing.destination().id.as_str(), "answering");
+        debug!(
+            request_id = record.request_id(),
+            destination = routing.destination().id.as_str(),
+            "answering"
+        );
         match answer {
             Answer::Whole { status, headers, body, usage } => {
                 record.count(usage, None);

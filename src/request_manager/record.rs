@@ -5,24 +5,34 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::metrics::RequestMetrics;
-use crate::domain::named::named_enum;
 use crate::domain::{Destination, DestinationOrd, RoutingRequest};
 use crate::endpoint::answer::Usage;
 use crate::routing::RequestEstimate;
 use crate::scheduler::Placement;
 use crate::units::{Seconds, Tokens};
 
-named_enum! {
-    /// How a request ended.
-    pub(super) enum Outcome {
-        /// Answered whole.
-        Ok = "ok",
-        /// Refused before it had a destination.
-        Rejected = "rejected",
-        /// Its destinations failed it.
-        Failed = "failed",
-        /// Its client left.
-        ClientGone = "client_gone",
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Answered whole.
+    Ok,
+    /// Refused before it had a destination.
+    Rejected,
+    /// Its destinations failed it.
+    Failed,
+    /// Its client left.
+    ClientGone,
+}
+
+impl Outcome {
+    /// Metric label.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Rejected => "rejected",
+            Self::Failed => "failed",
+            Self::ClientGone => "client_gone",
+        }
     }
 }
 
@@ -103,7 +113,8 @@ impl Record {
 
     /// What the endpoint counted, or what was seen of the completion where it did not count.
     pub(super) fn count(&mut self, usage: Option<Usage>, seen: Option<Tokens>) {
-        self.prompt = usage.map(|u| Tokens(u.prompt_tokens as f64)).or(seen.map(|_| self.request.prompt_tokens));
+        self.prompt =
+            usage.map(|u| Tokens(u.prompt_tokens as f64)).or(seen.map(|_| self.request.prompt_tokens));
         self.completion = usage.map(|u| Tokens(u.completion_tokens as f64)).or(seen);
     }
 

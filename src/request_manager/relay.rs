@@ -88,7 +88,9 @@ impl RelayBody {
     }
 
     fn note_first_content(&mut self) {
-        if self.has_content() && let Some(books) = &mut self.books {
+        if self.has_content()
+            && let Some(books) = &mut self.books
+        {
             books.record.first_content();
         }
     }
@@ -156,10 +158,7 @@ impl Body for RelayBody {
     type Data = Bytes;
     type Error = Cut;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let this = &mut *self;
         match this.state {
             State::Over => return Poll::Ready(None),

@@ -38,6 +38,18 @@ pub struct ObjectiveTerms {
 }
 
 impl ObjectiveTerms {
+    /// Every term by its name in metrics and records.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, f64); 5] {
+        [
+            ("quality", self.quality),
+            ("cost", self.cost),
+            ("energy", self.energy),
+            ("time", self.time),
+            ("backlog", self.backlog),
+        ]
+    }
+
     /// J.
     #[must_use]
     pub fn total(&self) -> f64 {

@@ -32,7 +32,8 @@ impl DecisionRing {
     #[must_use]
     pub fn find(&self, request_id: &str) -> Option<Arc<SolvedPlan>> {
         let plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let places = |solved: &Arc<SolvedPlan>| solved.plan.planned.iter().any(|p| &*p.request_id == request_id);
+        let places =
+            |solved: &Arc<SolvedPlan>| solved.plan.planned.iter().any(|p| &*p.request_id == request_id);
         plans.iter().rev().find(|solved| places(solved)).cloned()
     }
 }

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, IntGauge, IntGaugeVec, Opts, Registry,
-    exponential_buckets,
+    Gauge, GaugeVec, Histogram, HistogramOpts, IntGauge, IntGaugeVec, Opts, Registry, exponential_buckets,
 };
 
 use crate::domain::{Destination, RoutingContext};
@@ -36,15 +35,19 @@ impl SchedulerMetrics {
             registry.register(Box::new(histogram.clone()))?;
             Ok(histogram)
         };
-        let solve_opts = HistogramOpts::new("cema_solve_duration_seconds", "Time to solve one plan, tables included.")
-            .const_label("policy", policy)
-            .buckets(exponential_buckets(50e-6, 2.0, 16)?);
+        let solve_opts =
+            HistogramOpts::new("cema_solve_duration_seconds", "Time to solve one plan, tables included.")
+                .const_label("policy", policy)
+                .buckets(exponential_buckets(50e-6, 2.0, 16)?);
         let solve_duration = Histogram::with_opts(solve_opts)?;
         registry.register(Box::new(solve_duration.clone()))?;
         let held = IntGauge::new("cema_held_requests", "Requests waiting in the router for a destination.")?;
         registry.register(Box::new(held.clone()))?;
         let objective = GaugeVec::new(
-            Opts::new("cema_objective", "Weighted terms of the objective J of the last plan (Eq. 5), and their sum."),
+            Opts::new(
+                "cema_objective",
+                "Weighted terms of the objective J of the last plan (Eq. 5), and their sum.",
+            ),
             &["term"],
         )?;
         registry.register(Box::new(objective.clone()))?;

@@ -136,7 +136,8 @@ impl Scheduler {
         let template = planner.context(Seconds::ZERO);
         let solver = SolverThread::start(policy, params.plan, params.budget)?;
         let health = fleet.health.clone();
-        let task = SchedulerTask::new(planner, solver, metrics, decisions.clone(), Surroundings { epoch, health });
+        let task =
+            SchedulerTask::new(planner, solver, metrics, decisions.clone(), Surroundings { epoch, health });
         let handle = Self {
             events,
             queue: Arc::new(Semaphore::new(params.max_queued)),
@@ -194,7 +195,11 @@ impl Scheduler {
     ///
     /// # Errors
     /// See [`PlaceError`].
-    pub async fn place_again(&self, mut lease: Lease, failed: DestinationOrd) -> Result<Placement, PlaceError> {
+    pub async fn place_again(
+        &self,
+        mut lease: Lease,
+        failed: DestinationOrd,
+    ) -> Result<Placement, PlaceError> {
         let permit = Arc::clone(&self.queue)
             .try_acquire_owned()
             .map_err(|_| PlaceError::QueueFull { max_queued: self.params.max_queued })?;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use crate::cpu_time::thread_cpu_time;
 use crate::planning::{Plan, PlanJob, PlanParams, SolveError};
 use crate::routing::RoutingPolicy;
 
@@ -63,15 +64,8 @@ impl SolverThread {
 fn solve(job: PlanJob, policy: &dyn RoutingPolicy, params: &PlanParams, budget: Duration) -> SolveOutcome {
     let began = Instant::now();
     let began_cpu = thread_cpu_time();
-    let is_spent = || thread_cpu_time().saturating_sub(began_cpu) >= budget;
+    let is_spent = || (thread_cpu_time() - began_cpu).0 >= budget.as_secs_f64();
     let mut stop = || is_spent() || began.elapsed() >= budget * WALL_PER_BUDGET;
     let plan = job.solve(policy, params, &mut stop)?;
     Ok(SolvedPlan { plan, took: began.elapsed() })
-}
-
-/// CPU time of this thread so far.
-fn thread_cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
-    Duration::new(seconds.unwrap_or_default(), nanos.unwrap_or_default())
 }

@@ -1,7 +1,7 @@
 //! From a batch and a context snapshot to problem tables (Algorithm 1, lines 4–5; Eq. 2–4).
 
 use crate::domain::{
-    Capabilities, Destination, DestinationOrd, DestinationState, Prediction, RoutingContext, RoutingRequest,
+    Destination, DestinationOrd, DestinationState, Prediction, RoutingContext, RoutingRequest,
 };
 use crate::routing::completion::destination_finish_s;
 use crate::routing::legal::LegalSet;
@@ -100,7 +100,7 @@ struct Usage<'a> {
 
 impl<'a> Usage<'a> {
     fn new(item: &BatchItem<'_>, d: DestinationOrd, destination: &'a Destination) -> Self {
-        let completion = completion_tokens(item.request, item.prediction.completion_tokens[d.idx()]);
+        let completion = item.request.completion(item.prediction.completion_tokens[d.idx()]);
         Self {
             destination,
             prompt: item.request.prompt_tokens,
@@ -112,17 +112,14 @@ impl<'a> Usage<'a> {
 
     /// Eq. 2: tokens, request charge, metered transfer.
     fn cost(&self) -> Usd {
-        let price = &self.destination.price;
-        let tokens = self.prompt.get() * price.prompt_usd_per_mtok
-            + self.completion.get() * price.completion_usd_per_mtok;
         let gigabytes = (self.up + self.down).get() / 1e9;
-        Usd(tokens / 1e6 + gigabytes * self.destination.network.usd_per_gb) + price.request
+        let transfer = Usd(gigabytes * self.destination.network.usd_per_gb);
+        self.destination.price.charge(self.prompt, self.completion) + transfer
     }
 
     /// Alone on the endpoint: prompt and completion tokens at the calibrated single-request speeds.
     fn service(&self) -> Seconds {
-        let speed = &self.destination.throughput;
-        self.prompt.duration_at(speed.prefill) + self.completion.duration_at(speed.decode)
+        self.destination.throughput.service_time(self.prompt, self.completion)
     }
 
     fn transfer(&self) -> Seconds {
@@ -155,19 +152,10 @@ fn speedup_with_one_more(destination: &Destination, state: &DestinationState) ->
     1.0 + (speed.batch_speedup - 1.0) * filled
 }
 
-/// Completion tokens of all choices, after the client's cap. An embedding has none.
-fn completion_tokens(request: &RoutingRequest, predicted: Tokens) -> Tokens {
-    if request.needs.offers(Capabilities::EMBEDDING) {
-        return Tokens::ZERO;
-    }
-    let per_choice = request.max_completion_tokens.map_or(predicted, |cap| predicted.min(cap));
-    Tokens(per_choice.get() * f64::from(request.choices))
-}
-
 /// Prompt plus mean completion over the legal destinations.
 fn predicted_length(item: &BatchItem<'_>) -> Tokens {
     let predicted = item.legal.iter().filter_map(|d| item.prediction.completion_tokens.get(d.idx()));
-    let total: Tokens = predicted.map(|tokens| completion_tokens(item.request, *tokens)).sum();
+    let total: Tokens = predicted.map(|tokens| item.request.completion(*tokens)).sum();
     item.request.prompt_tokens + Tokens(total.get() / item.legal.len() as f64)
 }
 
