@@ -135,28 +135,29 @@ async def ask_singly(running: router.Router, asked: list[questions.Question]) ->
 
 
 def compare_policies(running: router.Router, outcomes: list[Outcome]) -> None:
-    """J of the largest batch beside other policies on the very same problem."""
-    ids = [outcome.headers["x-request-id"] for outcome in outcomes if outcome.error is None]
-    decisions = [running.decision(request_id) for request_id in ids]
-    if not decisions:
-        return
-    largest = max(decisions, key=lambda decision: len(decision["problem"]["quality_loss"]))
+    """The largest plan: what it meant to send where, and its J beside other policies on the very same problem."""
+    went = {outcome.headers["x-request-id"]: outcome.header("destination") for outcome in outcomes if outcome.error is None}
+    plans = [plan for plan in map(running.decision, went) if plan is not None and "problem" in plan]
+    if not plans:
+        raise DemoError("the router remembers no plan of the requests just answered")
+    largest = max(plans, key=lambda plan: len(plan["placements"]))
+    placed = {placement["request_id"]: placement["destination"] for placement in largest["placements"]}
     path = WORK / "problem.json"
     path.write_text(json.dumps(largest["problem"]))
-    size = len(largest["problem"]["quality_loss"])
-    print(f"\nBatch {largest['batch']}: {size} requests planned together by {largest['policy']}, J = {_j(largest['objective'])}")
-    print(f"  the same problem ({path}) by other policies; lower is better:")
+    print(
+        f"\nPlan {largest['batch']}, the largest: {len(placed)} requests together, by {largest['policy']} "
+        f"in {largest['solve_ms']:.1f} ms, J = {largest['objective']:.4f}"
+    )
+    print(f"  planned: {report.spread(placed.values())}")
+    print(f"  went:    {report.spread(went[request_id] for request_id in placed if request_id in went)}")
+    print(f"  the same problem ({path}) by other policies; lower J is better:")
     for policy in COMPARED_POLICIES:
         answer = running.solve(path, policy)
         raw = answer["raw"]
         print(
-            f"    {policy:12} J = {_j(answer['objective'])}   quality loss {raw['quality']:.3f}, {raw['cost']:.6f} USD, "
+            f"    {policy:12} J = {answer['objective']:.4f}   quality loss {raw['quality']:.3f}, {raw['cost']:.6f} USD, "
             f"{raw['energy']:.0f} J, {raw['time']:.2f} s"
         )
-
-
-def _j(value: object) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def verdict(outcomes: list[Outcome], killed_one: bool) -> int:

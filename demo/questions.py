@@ -26,6 +26,11 @@ class Question:
     answer: str
 
     @property
+    def label(self) -> str:
+        """Benchmark and subject, for people."""
+        return self.benchmark if self.task == self.benchmark else f"{self.benchmark} {self.task}"
+
+    @property
     def max_tokens(self) -> int:
         return MAX_TOKENS[self.benchmark]
 

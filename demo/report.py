@@ -2,6 +2,7 @@
 
 import statistics
 from collections import Counter
+from collections.abc import Iterable
 
 from client import Outcome
 
@@ -33,7 +34,7 @@ def table(title: str, outcomes: list[Outcome]) -> str:
 def _row(outcome: Outcome) -> str:
     predicted = outcome.predicted
     cells = [
-        f"{outcome.question.benchmark} {outcome.question.task}",
+        outcome.question.label,
         "stream" if outcome.streamed else "whole",
         outcome.header("destination"),
         _number(predicted.get("quality"), ".2f"),
@@ -45,7 +46,7 @@ def _row(outcome: Outcome) -> str:
         str(outcome.completion_tokens),
         outcome.header("window-ms"),
         outcome.header("attempts"),
-        "FAILED" if outcome.error else ("yes" if outcome.score else "no"),
+        "FAIL" if outcome.error else ("yes" if outcome.score else "no"),
     ]
     return " ".join(cell[:width].ljust(width) for cell, (_, width) in zip(cells, _COLUMNS, strict=True)).rstrip()
 
@@ -54,12 +55,16 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
+def spread(destinations: Iterable[str]) -> str:
+    """How many requests went to each destination."""
+    return ", ".join(f"{name} {count}" for name, count in sorted(Counter(destinations).items())) or "nowhere"
+
+
 def summary(outcomes: list[Outcome], elapsed_s: float) -> str:
     """Totals: answered, spread over the fleet, accuracy of the predicted time."""
     answered = [outcome for outcome in outcomes if outcome.error is None]
-    spread = Counter(outcome.header("destination") for outcome in answered)
-    where = ", ".join(f"{destination} {count}" for destination, count in sorted(spread.items()))
-    lines = [f"  {len(answered)} of {len(outcomes)} answered in {elapsed_s:.1f} s; {where or 'nowhere'}"]
+    where = spread(outcome.header("destination") for outcome in answered)
+    lines = [f"  {len(answered)} of {len(outcomes)} answered in {elapsed_s:.1f} s: {where}"]
     errors = [abs(o.predicted["seconds"] / o.total_s - 1) for o in answered if "seconds" in o.predicted]
     if errors:
         lines.append(f"  predicted against actual time: median error {100 * statistics.median(errors):.0f} %")

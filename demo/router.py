@@ -4,13 +4,14 @@ import json
 import shutil
 import string
 import subprocess
+import urllib.error
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
 from children import Children
-from fleet import ROOT, DemoError, Server, free_ports, wait_until_up
+from fleet import ROOT, DemoError, Server, ServerSpec, free_ports, wait_until_up
 from measure import Speed
 
 READY_TIMEOUT_S = 60.0
@@ -33,11 +34,19 @@ class Router:
     def admin_url(self) -> str:
         return f"http://127.0.0.1:{self.admin_port}"
 
-    def decision(self, request_id: str) -> dict[str, object]:
-        """The decision that sent `request_id` where it went: batch, policy, objective, problem."""
+    def decision(self, request_id: str) -> dict[str, object] | None:
+        """The plan that sent `request_id` where it went: batch, policy, placements, objective, problem.
+
+        None where the router does not remember it: it keeps the last few.
+        """
         url = f"{self.admin_url}/admin/v1/decisions/{urllib.parse.quote(request_id, safe='')}"
-        with urllib.request.urlopen(url, timeout=10) as reply:
-            return json.load(reply)
+        try:
+            with urllib.request.urlopen(url, timeout=10) as reply:
+                return json.load(reply)
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+            raise DemoError(f"{url} answered {error.code}") from error
 
     def solve(self, problem: Path, policy: str) -> dict[str, object]:
         """The same problem, solved again by another policy."""
@@ -68,17 +77,21 @@ def fill_store(binary: Path, profile: Path, store: Path) -> None:
         raise DemoError(f"`{' '.join(command)}` failed; its message is above")
 
 
+def config_text(own: dict[str, object], servers: list[tuple[ServerSpec, str, Speed]]) -> str:
+    """The template with the router's `own` figures and every server's URL, slots and measured speed."""
+    names = dict(own)
+    for spec, url, speed in servers:
+        names |= {f"{spec.node}_url": url, f"{spec.node}_slots": spec.slots}
+        names |= {f"{spec.node}_{name}": value for name, value in vars(speed).items()}
+    return string.Template((ROOT / "demo/config.yaml.in").read_text()).substitute(names)
+
+
 def start(children: Children, binary: Path, servers: list[Server], speeds: dict[str, Speed], work: Path) -> Router:
     """Write the configuration, start `serve`, and wait until the router says it is ready."""
     listen_port, admin_port = free_ports(2)
-    names: dict[str, object] = {"listen_port": listen_port, "admin_port": admin_port, "store": work / "quality"}
-    for server in servers:
-        node, speed = server.spec.node, speeds[server.spec.node]
-        names |= {f"{node}_url": server.url, f"{node}_slots": server.spec.slots}
-        names |= {f"{node}_{name}": value for name, value in vars(speed).items()}
-    template = string.Template((ROOT / "demo/config.yaml.in").read_text())
     config = work / "config.yaml"
-    config.write_text(template.substitute(names))
+    own = {"listen_port": listen_port, "admin_port": admin_port, "store": work / "quality"}
+    config.write_text(config_text(own, [(server.spec, server.url, speeds[server.spec.node]) for server in servers]))
     log = work / "logs/router.log"
     process = children.start([str(binary), "serve", "--config", str(config)], log)
     wait_until_up(process, f"http://127.0.0.1:{listen_port}/readyz", "router", log, READY_TIMEOUT_S)

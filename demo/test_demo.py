@@ -12,7 +12,7 @@ import questions
 from client import Outcome
 from fleet import FLEET
 from measure import Speed
-from router import ROOT
+from router import config_text
 
 HERE = Path(__file__).resolve().parent
 WAIT_S = 10.0
@@ -52,11 +52,17 @@ class Predictions(unittest.TestCase):
 
 
 class Configuration(unittest.TestCase):
-    def test_template_names_every_server_and_speed(self) -> None:
-        text = (ROOT / "demo/config.yaml.in").read_text()
-        for spec in FLEET:
-            for name in ("url", "slots", *vars(Speed(1, 1, 1))):
-                self.assertIn(f"${spec.node}_{name}", text)
+    def test_every_measured_figure_reaches_the_configuration(self) -> None:
+        own = {"listen_port": 1, "admin_port": 2, "store": "/store"}
+        speeds = [Speed(100.5 + i, 20.5 + i, 1.5 + i) for i in range(len(FLEET))]
+        urls = [f"http://127.0.0.1:800{i}" for i in range(len(FLEET))]
+        text = config_text(own, list(zip(FLEET, urls, speeds, strict=True)))
+        for spec, url, speed in zip(FLEET, urls, speeds, strict=True):
+            part = text.split(f"- name: {spec.node}\n")[1].split("- name: smollm")[1]
+            self.assertIn(f"- url: {url}\n", text)
+            self.assertIn(f"prefill_tps: {speed.prefill_tps}, decode_tps: {speed.decode_tps},", part)
+            self.assertIn(f"batch_speedup: {speed.batch_speedup}, max_concurrency: {spec.slots}}}", part)
+            self.assertIn(f"context_tokens: {spec.ctx_per_slot_tokens}\n", part)
 
 
 class ChildProcesses(unittest.TestCase):
