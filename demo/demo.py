@@ -86,9 +86,10 @@ def run(args: argparse.Namespace, children: Children) -> int:
     print("  Each server is measured while all three compete for the cores; alone it is faster than predicted.")
 
     code = verdict(together + singles, args.kill_one)
-    step("Done")
     if sys.stdout.isatty() and not args.exit:
         linger(running)
+    running.stop()
+    step("Done")
     return code
 
 
