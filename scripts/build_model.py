@@ -13,6 +13,7 @@ graph are therefore part of the result.
 
 import argparse
 import hashlib
+import logging
 import pathlib
 import tempfile
 
@@ -145,6 +146,7 @@ def build(weights):
 
 def quantize(model, path):
     """Matrix and embedding weights as 8-bit integers."""
+    logging.getLogger().setLevel(logging.ERROR)  # it advises a pre-processing that changes nothing here
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with tempfile.TemporaryDirectory() as folder:
