@@ -214,6 +214,34 @@ fn a_trace_without_a_usable_row_fails() {
 }
 
 #[test]
+fn unusable_embedder_files_are_named() {
+    let Some(params) = embedder_or_skip("unusable_embedder_files_are_named") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (store, file) = (dir.path().join("store"), dir.path().join("trace.jsonl"));
+    std::fs::write(&file, trace(1)).unwrap();
+    for (broken, key) in
+        [("lib/libonnxruntime.so", "embedder.library"), ("model/model.onnx", "embedder.model")]
+    {
+        let cache = dir.path().join(key);
+        for name in ["lib/libonnxruntime.so", "model/model.onnx", "model/tokenizer.json"] {
+            let path = cache.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            if name == broken {
+                std::fs::write(&path, "neither library nor model").unwrap();
+            } else {
+                std::os::unix::fs::symlink(params.cache_dir.join(name), &path).unwrap();
+            }
+        }
+        let params = EmbedderParams { cache_dir: cache.clone(), ..params.clone() };
+        let output = import_command(&store, &file, &params).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let said = stderr(&output);
+        assert!(said.contains(cache.join(broken).to_str().unwrap()) && said.contains(key), "{said}");
+        assert!(!store.exists(), "nothing is made before the embedder is known to work");
+    }
+}
+
+#[test]
 fn a_killed_import_keeps_whole_chunks_and_can_go_on() {
     let Some(params) = embedder_or_skip("a_killed_import_keeps_whole_chunks_and_can_go_on") else { return };
     let dir = tempfile::tempdir().unwrap();
