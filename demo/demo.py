@@ -7,6 +7,7 @@ every request was answered.
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -184,8 +185,9 @@ def linger(running: router.Router) -> None:
     print(f"\nThe router stays up. base_url = {running.base_url}   metrics = {running.admin_url}/metrics")
     print(f"  curl -i {running.base_url}/chat/completions -H 'content-type: application/json' -d '{body}'")
     print("Ctrl-C ends everything.", flush=True)
-    while True:
+    with contextlib.suppress(KeyboardInterrupt):
         signal.pause()
+    print()
 
 
 if __name__ == "__main__":
