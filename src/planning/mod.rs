@@ -14,3 +14,6 @@ pub use params::{WindowClose, WindowOrder, WindowParams};
 pub use plan::{Plan, PlanJob, PlanParams, Planned, SolveError, Solved, Waiting};
 pub use planner::{Action, Arrival, Planner, PlannerParams, Rejection, Step, Ticket};
 pub use scales::ScalesAverage;
+
+#[cfg(test)]
+mod tests;
