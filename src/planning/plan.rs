@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::planner::Ticket;
+use super::messages::Ticket;
 use crate::domain::{
     Destination, DestinationOrd, DestinationState, Prediction, QualitySource, RequestEstimate,
     RoutingContext, RoutingRequest,

@@ -8,14 +8,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::messages::{Action, Arrival, Rejection, Step, Ticket};
 use super::params::{WindowClose, WindowOrder, WindowParams};
 use super::plan::{Plan, PlanJob, Planned, Waiting};
 use super::scales::ScalesAverage;
 use crate::domain::{
     Availability, BacklogLedger, Destination, DestinationOrd, DestinationState, Prediction, RoutingContext,
-    RoutingRequest, Weights,
+    Weights,
 };
-use crate::routing::NoDestination;
 use crate::units::Seconds;
 
 /// Arrivals of the same instant are gathered this long before an adaptive plan is made.
@@ -27,10 +27,6 @@ const AUTO_HOLD_SCALES: f64 = 2.0;
 /// See [`AUTO_HOLD_SCALES`].
 const AUTO_HOLD_MAX: Seconds = Seconds(15.0);
 
-/// Identity of a request inside the planner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u64);
-
 /// What stays the same while the planner runs.
 #[derive(Debug, Clone, Copy)]
 pub struct PlannerParams {
@@ -40,86 +36,6 @@ pub struct PlannerParams {
     pub gather: bool,
     /// Weights of requests that bring none.
     pub weights: Weights,
-}
-
-/// A request that joins the waiting set.
-#[derive(Debug, Clone)]
-pub struct Arrival {
-    /// Its identity.
-    pub ticket: Ticket,
-    /// What routing knows of it.
-    pub request: Arc<RoutingRequest>,
-    /// The prediction to plan with unless a better one comes in time.
-    pub prediction: Arc<Prediction>,
-    /// Until when a better prediction may come; `None` = `prediction` is final.
-    pub awaiting_until: Option<Seconds>,
-    /// When it came in.
-    pub arrived: Seconds,
-    /// When it is answered with an error if nothing could take it.
-    pub expires: Seconds,
-    /// Destinations that failed it already. Not empty = it is failing over and has done its waiting.
-    pub excluded: Vec<DestinationOrd>,
-}
-
-impl Arrival {
-    fn is_failing_over(&self) -> bool {
-        !self.excluded.is_empty()
-    }
-
-    /// Whether it has waited for `span`, a failing-over one for any; the exact sum a wakeup is set to.
-    fn has_waited(&self, now: Seconds, span: Seconds) -> bool {
-        self.is_failing_over() || (self.arrived + span).0 <= now.0
-    }
-
-    fn has_final_prediction(&self, now: Seconds) -> bool {
-        self.awaiting_until.is_none_or(|until| until.0 <= now.0)
-    }
-}
-
-/// Why a request leaves without a destination.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Rejection {
-    /// No legal destination.
-    Impossible(NoDestination),
-    /// The policy could not decide; its own words.
-    Undecided(String),
-    /// Its deadline passed while every destination was full.
-    Expired {
-        /// How long it waited.
-        waited: Seconds,
-    },
-}
-
-/// What the planner wants done.
-#[derive(Debug, Clone)]
-pub enum Action {
-    /// Send a request to its destination now.
-    Send {
-        /// The placement.
-        planned: Planned,
-        /// Number of the plan.
-        plan: u64,
-        /// Time from arrival to now.
-        waited: Seconds,
-        /// Requests planned together.
-        batch_size: usize,
-    },
-    /// Answer a request with an error.
-    Reject {
-        /// The request.
-        ticket: Ticket,
-        /// Why.
-        reason: Rejection,
-    },
-}
-
-/// What to do next.
-#[derive(Debug)]
-pub enum Step {
-    /// Solve this and hand the plan to [`Planner::commit`].
-    Solve(Box<PlanJob>),
-    /// Nothing before this time, or before the next event if `None`.
-    Wait(Option<Seconds>),
 }
 
 /// How the configured window and policy gather.

@@ -152,12 +152,12 @@ fn expiry_does_not_wait_for_a_slow_plan() {
 
 #[test]
 fn a_rounded_sum_does_not_lose_the_wakeup() {
-    // (0.1 + 0.7) − 0.1 < 0.7 in binary.
-    let mut rig = Rig::new(fleet(&[(1, 2)]), |p| p.window.max_wait = Seconds(0.7));
-    rig.arrive(0.1, 1);
-    rig.arrive(0.1, 2);
-    let until = rig.turn(0.103).unwrap();
-    assert!((until - 0.1) < 0.7, "the case is the one meant");
+    // (1.6 + 0.4) − 1.6 < 0.4 in binary.
+    let mut rig = Rig::new(fleet(&[(1, 2)]), |p| p.window.max_wait = Seconds(0.4));
+    rig.arrive(1.6, 1);
+    rig.arrive(1.6, 2);
+    let until = rig.turn(1.603).unwrap();
+    assert!((until - 1.6) < 0.4, "the case is the one meant");
     rig.turn(until);
     assert_eq!(rig.sent().len(), 2);
 }

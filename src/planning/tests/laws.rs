@@ -352,8 +352,6 @@ impl Play {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 768, ..ProptestConfig::default() })]
-
     #[test]
     fn everyone_leaves_once_within_the_bounds(history in history()) {
         let mut play = Play::new(&history);
