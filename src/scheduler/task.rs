@@ -153,7 +153,7 @@ impl SchedulerTask {
         let health = Arc::clone(&self.surroundings.health.borrow_and_update());
         let context = self.planner.context(now);
         let availability = context.destinations.iter().map(|d| availability_of(d, &health)).collect();
-        self.planner.set_availability(now, availability);
+        self.planner.set_availability(availability);
     }
 
     fn take_outcome(&mut self, outcome: Option<SolveOutcome>) {
@@ -174,11 +174,11 @@ impl SchedulerTask {
             }
             Some(Err(reason)) => {
                 error!(%reason, "the policy could not decide");
-                self.planner.abandon(&reason.to_string(), &mut actions);
+                self.planner.abandon(now, &reason.to_string(), &mut actions);
             }
             None => {
                 error!("the solver thread is gone");
-                self.planner.abandon("the solver stopped", &mut actions);
+                self.planner.abandon(now, "the solver stopped", &mut actions);
             }
         }
         self.perform(actions);
