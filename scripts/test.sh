@@ -32,16 +32,16 @@ stage_test() {
     export CEMA_REQUIRE_EMBEDDER=1
     export CEMA_TEST_LLAMA=$PWD/.cache/llama/bin/python
     export CEMA_TEST_SDK=$PWD/.cache/sdk/bin/python
+    say "script tests"
+    "$CEMA_TEST_SDK" -B -m unittest discover --start-directory demo
+    say "documentation tests"
+    cargo test --locked --doc
     say "tests"
     if cargo nextest --version >/dev/null 2>&1; then
         cargo nextest run --locked
     else
         cargo test --locked --lib --bins --tests --examples
     fi
-    say "documentation tests"
-    cargo test --locked --doc
-    say "script tests"
-    "$CEMA_TEST_SDK" -B -m unittest discover --start-directory demo
 }
 
 stage_doc() {
