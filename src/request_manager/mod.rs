@@ -21,7 +21,7 @@ use tracing::{debug, warn};
 
 use crate::domain::{Destination, DestinationOrd, RequestEstimate, RoutingRequest};
 use crate::endpoint::EndpointPool;
-use crate::endpoint::echo::{ModelEcho, echo_model};
+use crate::endpoint::echo::echo_model;
 use crate::endpoint::upstream_error::UpstreamError;
 use crate::profiler::node::FleetHealth;
 use crate::scheduler::{PlaceError, Placement, Scheduler};
@@ -266,7 +266,6 @@ impl RequestManager {
                 Served { routing, status, headers, body: ServedBody::Whole(Full::new(body)) }
             }
             Answer::Streaming { status, headers, stream } => {
-                let echo = echo.filter(|_| stream.meter.is_some()).map(ModelEcho::new);
                 let books = Books { record, _lease: placement.lease };
                 let body = RelayBody::new(*stream, echo, books, *self.pool.timeouts());
                 Served { routing, status, headers, body: ServedBody::Relayed(Box::new(body)) }
