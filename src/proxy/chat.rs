@@ -10,7 +10,7 @@ use tracing::debug;
 use super::body::{self, BodyRules};
 use super::headers;
 use super::openai::{ApiError, ChatRequest, parse_chat};
-use super::respond::{ResponseBody, answer, describe_decision, error_response, serve_error};
+use super::respond::{ResponseBody, answer, describe_decision, error_response, not_served};
 use super::routes::Api;
 use super::stack::RequestId;
 use crate::request_manager::Call;
@@ -39,7 +39,7 @@ pub(super) async fn handle(api: &Api, request: Request<Incoming>) -> Response<Re
         }
         Err(error) => {
             debug!(request_id = &*id, %error, "not served");
-            error_response(serve_error(&error))
+            not_served(&error, api.params.policy)
         }
     }
 }
