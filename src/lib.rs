@@ -14,6 +14,7 @@ pub mod endpoint;
 pub mod problem_file;
 pub mod profiler;
 pub mod scheduler;
+pub mod simulate;
 
 pub mod request_manager;
 

@@ -3,6 +3,7 @@
 pub mod check_config;
 pub mod quality;
 pub mod serve;
+pub mod simulate;
 pub mod solve;
 
 use std::process::ExitCode;
@@ -28,6 +29,8 @@ enum Command {
     CheckConfig(check_config::CheckConfigArgs),
     /// Solve a routing problem from a file.
     Solve(solve::SolveArgs),
+    /// Try policies on recorded prompts, without a single model running.
+    Simulate(simulate::SimulateArgs),
     /// Fill the quality store and show what it holds.
     Quality(quality::QualityArgs),
 }
@@ -42,6 +45,7 @@ impl Cli {
             Command::Serve(args) => serve::run(args),
             Command::CheckConfig(args) => check_config::run(args),
             Command::Solve(args) => solve::run(args),
+            Command::Simulate(args) => simulate::run(args),
             Command::Quality(args) => quality::run(args),
         }
     }

@@ -73,7 +73,7 @@ struct ImportArgs {
 
 /// Where the embedding model is.
 #[derive(Debug, Args)]
-struct EmbedderArgs {
+pub(super) struct EmbedderArgs {
     /// libonnxruntime.so [default: $ORT_DYLIB_PATH, .cache/cema/lib, /usr/lib/cema-router]
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
@@ -154,7 +154,7 @@ fn import(args: &ImportArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl EmbedderArgs {
-    fn params(&self) -> EmbedderParams {
+    pub(super) fn params(&self) -> EmbedderParams {
         let n_cores = || std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
         EmbedderParams {
             library: self.library.clone(),

@@ -55,7 +55,7 @@ fn read_capabilities(field: &Field<'_>) -> Capabilities {
 }
 
 /// Reads `price`, every part 0 to 1000000 USD and 0 by default.
-fn read_price(s: &mut Section<'_>) -> Price {
+pub(super) fn read_price(s: &mut Section<'_>) -> Price {
     let usd = 0.0..=1e6;
     Price {
         prompt_usd_per_mtok: s.float("prompt_usd_per_mtok", usd.clone(), 0.0),
@@ -77,7 +77,7 @@ const DEFAULT_SLOWDOWN: f64 = 0.025;
 ///   billion parameters and prefills 59,000 or 19,000, but at most 300 and 20,000 tokens per second;
 /// - `max_concurrency` is what the server runs at once by default: 64 vllm, 32 openai, 4 llamacpp and ollama;
 /// - `batch_speedup` is `S / (1 + 0.025 (S − 1))` with `S = max_concurrency`.
-fn read_throughput(
+pub(super) fn read_throughput(
     s: &mut Section<'_>,
     kind: EndpointKind,
     class: NodeClass,

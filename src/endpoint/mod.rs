@@ -8,6 +8,7 @@ pub mod echo;
 pub mod meter;
 pub mod sse;
 pub mod upstream_error;
+pub mod whole_lines;
 
 pub(crate) mod json;
 mod kind;

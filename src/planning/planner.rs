@@ -173,6 +173,12 @@ impl Planner {
         }
     }
 
+    /// The destinations, in order.
+    #[must_use]
+    pub fn destinations(&self) -> &[Destination] {
+        &self.destinations
+    }
+
     /// Requests waiting.
     #[must_use]
     pub fn n_held(&self) -> usize {

@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod auth;
+mod body;
 pub mod chat;
 mod headers;
 pub mod openai;

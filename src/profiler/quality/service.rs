@@ -5,6 +5,9 @@
 //! embedding thread. Prompts are embedded one by one: on one core a batch of eight is no faster per
 //! prompt, and the first of them would wait for the last.
 
+#[cfg(test)]
+pub(crate) mod by_hand;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;

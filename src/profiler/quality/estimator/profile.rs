@@ -65,6 +65,19 @@ impl Profile {
         &self.models
     }
 
+    /// The embedding of prompt `row`.
+    #[must_use]
+    pub fn embedding(&self, row: usize) -> &[f32] {
+        &self.vectors[row * VECTOR_STRIDE..][..EMBEDDING_DIMENSIONS]
+    }
+
+    /// The M cells of prompt `row`.
+    #[must_use]
+    pub fn cells(&self, row: usize) -> &[Option<ProfileCell>] {
+        let m = self.models.len();
+        &self.cells[row * m..(row + 1) * m]
+    }
+
     /// Share of the N × M cells that hold a score, in `[0, 1]`; 0 for an empty profile.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "cell counts stay far below 2^52")]

@@ -15,7 +15,7 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// One line of a trace.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub enum Line {
     /// Its bytes, without the line end.
     Bytes(Vec<u8>),
     /// It was longer than [`LINE_BYTES_MAX`].
@@ -23,16 +23,27 @@ pub(super) enum Line {
 }
 
 /// Reads lines one by one, so that a file of any size takes the memory of one line.
-pub(super) struct TraceLines {
+pub struct TraceLines {
     reader: Box<dyn BufRead>,
     position: Arc<AtomicU64>,
 }
 
 impl TraceLines {
     /// Opens `path`; gzip is recognised by its first bytes.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Self::over(File::open(path)?)
+    }
+
+    /// The lines of `trace`, plain or gzip.
+    ///
+    /// # Errors
+    /// Where its first bytes cannot be read.
+    pub fn over(trace: impl Read + 'static) -> io::Result<Self> {
         let position = Arc::new(AtomicU64::new(0));
-        let counted = CountingReader { inner: File::open(path)?, position: Arc::clone(&position) };
+        let counted = CountingReader { inner: trace, position: Arc::clone(&position) };
         let mut file = BufReader::new(counted);
         let is_gzip = file.fill_buf()?.starts_with(&GZIP_MAGIC);
         let reader: Box<dyn BufRead> =
@@ -46,7 +57,10 @@ impl TraceLines {
     }
 
     /// The next line; `None` at the end.
-    pub(super) fn next_line(&mut self) -> io::Result<Option<Line>> {
+    ///
+    /// # Errors
+    /// What cannot be read, such as the end of a truncated gzip file.
+    pub fn next_line(&mut self) -> io::Result<Option<Line>> {
         let mut line = Vec::new();
         let limit = LINE_BYTES_MAX as u64 + 1;
         if (&mut self.reader).take(limit).read_until(b'\n', &mut line)? == 0 {
@@ -62,12 +76,12 @@ impl TraceLines {
     }
 }
 
-struct CountingReader {
-    inner: File,
+struct CountingReader<R> {
+    inner: R,
     position: Arc<AtomicU64>,
 }
 
-impl Read for CountingReader {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read(buffer)?;
         self.position.fetch_add(n as u64, Ordering::Relaxed);

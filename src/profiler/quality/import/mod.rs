@@ -14,8 +14,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Mutex;
 
-pub use lines::LINE_BYTES_MAX;
-use lines::{Line, TraceLines};
+pub use lines::{LINE_BYTES_MAX, Line, TraceLines};
 pub use row::parse_row;
 
 use crate::profiler::quality::embedder::{Embedder, LoadedEmbedder, embed_guarded};
