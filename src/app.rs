@@ -22,6 +22,7 @@ use crate::profiler::quality::{
     DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
 };
 use crate::proxy::admin::Admin;
+use crate::proxy::readiness::Readiness;
 use crate::proxy::{Api, ApiKey, ApiParams, Auth, server, stack};
 use crate::request_manager::RequestManager;
 use crate::request_manager::admission::{ModelDirectory, VirtualModel};
@@ -75,17 +76,17 @@ impl App {
         for (endpoint, _) in pool.iter() {
             tasks.spawn(stop_aware(force.clone(), health.clone().watch_endpoint(endpoint)));
         }
+        let readiness = Readiness { health, draining: stop.clone() };
         let api = Api::new(ApiParams {
             manager,
             directory: ModelDirectory::new(&destinations, virtual_models(&config)),
             auth: auth(&config),
-            health: health.clone(),
+            readiness: readiness.clone(),
             body_bytes_max: config.limits.max_body_bytes,
             policy: policy_name,
             echo_model: config.response_model == ResponseModel::Echo,
-            draining: stop.clone(),
         });
-        let admin = Admin::new(registry, scheduler, health, policy_name);
+        let admin = Admin::new(registry, scheduler, readiness, policy_name);
         info!(
             listen = %listener.local_addr()?,
             admin = %admin_listener.local_addr()?,
@@ -147,11 +148,17 @@ impl App {
         });
         tokio::select! {
             () = &mut main => info!("drained"),
-            () = &mut drain_limit => warn!("drain limit reached: ending what is left"),
-            () = force.cancelled() => warn!("asked again: ending at once"),
+            () = &mut drain_limit => {
+                warn!("drain limit reached: ending what is left");
+                force.cancel();
+                main.await;
+            }
+            () = force.cancelled() => {
+                warn!("asked again: ending at once");
+                main.await;
+            }
         }
         force.cancel();
-        main.await;
         admin_stop.cancel();
         side.await?;
         tasks.close();

@@ -9,6 +9,7 @@ mod body;
 pub mod chat;
 mod headers;
 pub mod openai;
+pub mod readiness;
 pub mod respond;
 pub mod routes;
 pub mod server;

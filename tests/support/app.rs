@@ -56,6 +56,7 @@ pub(crate) struct Node {
     name: String,
     class: &'static str,
     url: String,
+    kind: &'static str,
     endpoint: String,
     model: String,
 }
@@ -63,7 +64,14 @@ pub(crate) struct Node {
 /// A node called `name` whose endpoint serves the model `m` at `url`.
 pub(crate) fn node(name: &str, url: impl Into<String>) -> Node {
     let model = "{name: m, throughput: {max_concurrency: 64}}".to_owned();
-    Node { name: name.to_owned(), class: "edge", url: url.into(), endpoint: String::new(), model }
+    Node {
+        name: name.to_owned(),
+        class: "edge",
+        url: url.into(),
+        kind: "vllm",
+        endpoint: String::new(),
+        model,
+    }
 }
 
 /// [`node`] with a price, so that [`CHEAPEST_FIRST`] knows an order.
@@ -75,6 +83,12 @@ impl Node {
     /// On a cloud node.
     pub(crate) fn cloud(mut self) -> Self {
         self.class = "cloud";
+        self
+    }
+
+    /// Its endpoint is a llama.cpp server.
+    pub(crate) fn llamacpp(mut self) -> Self {
+        self.kind = "llamacpp";
         self
     }
 
@@ -105,13 +119,13 @@ impl Router {
     /// endpoints have been probed when this returns.
     pub(crate) async fn start(nodes: &[Node], sections: &str) -> Self {
         let mut text = format!("listen: 127.0.0.1:0\nadmin_listen: 127.0.0.1:0\n{sections}");
-        if !sections.contains("quality:\n") {
+        if !sections.contains("quality: {store") {
             text.push_str("quality: {store: /nonexistent/quality}\n");
         }
         text.push_str("nodes:\n");
-        for Node { name, class, url, endpoint, model } in nodes {
+        for Node { name, class, url, kind, endpoint, model } in nodes {
             writeln!(text, "  - name: {name}\n    class: {class}\n    endpoints:").unwrap();
-            writeln!(text, "      - {{url: \"{url}\", kind: vllm, models: [{model}]{endpoint}}}").unwrap();
+            writeln!(text, "      - {{url: \"{url}\", kind: {kind}, models: [{model}]{endpoint}}}").unwrap();
         }
         let env = |name: &str| match name {
             "ENDPOINT_KEY" => Some(ENDPOINT_KEY.to_owned()),
