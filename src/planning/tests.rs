@@ -28,7 +28,7 @@ fn a_fixed_window_closes_by_time() {
     assert_eq!(rig.sent(), []);
     rig.turn(1.0);
     assert_eq!(rig.sent(), [(1, D0), (2, D0)]);
-    assert_eq!((rig.batch_size(1), rig.waited(1), rig.waited(2)), (2, 1.0, 0.5));
+    assert_eq!((rig.batch_size(1), rig.waited(1), rig.waited(2)), (2, Seconds(1.0), Seconds(0.5)));
     rig.arrive(1.25, 3);
     assert_eq!(rig.turn(1.25), Some(2.25), "the next window counts from its own first request");
 }
@@ -106,7 +106,7 @@ fn adaptive_holds_what_cannot_start_and_plans_it_again_when_something_finishes()
     rig.finish(0.5, 1);
     rig.turn(0.5);
     assert_eq!(rig.sent(), [(1, D0), (2, D0)]);
-    assert_eq!(rig.waited(2), 0.5);
+    assert_eq!(rig.waited(2), Seconds(0.5));
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn zero_max_ms_and_policies_per_request_do_not_gather() {
         rig.arrive(0.0, 2);
         rig.turn(0.0);
         assert_eq!(rig.sent(), [(1, D0), (2, D0)], "the engine's queue takes the second");
-        assert_eq!((rig.batch_size(1), rig.batch_size(2), rig.waited(2)), (1, 1, 0.0));
+        assert_eq!((rig.batch_size(1), rig.batch_size(2), rig.waited(2)), (1, 1, Seconds::ZERO));
     }
 }
 
@@ -498,7 +498,7 @@ mod scales {
     #[test]
     fn priors_are_the_ranges_of_a_reference_request() {
         let (_, prior, _) = problem(&[0.5, 0.5], 1.0);
-        assert_eq!(prior.quality, 0.25);
+        assert!((prior.quality - 0.25).abs() < 1e-12, "{prior:?}");
         // 250 completion tokens at 1 and at 2 USD per million: a range of 250 µUSD.
         assert!((prior.cost.0 - 250e-6).abs() < 1e-12, "{prior:?}");
         // 60 W above idle for 2.5 s at a speed-up of 2 everywhere: no range, so a tenth of the mean.

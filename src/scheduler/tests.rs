@@ -103,12 +103,12 @@ impl Setup {
         self.began.elapsed().as_millis()
     }
 
-    /// A gauge or counter without labels, or with this value of its only label.
-    fn metric(&self, name: &str, label: Option<&str>) -> f64 {
+    /// A gauge without labels, or with this value of its only label; it holds whole numbers.
+    fn metric(&self, name: &str, label: Option<&str>) -> i64 {
         let families = self.registry.gather();
         let family = families.iter().find(|family| family.name() == name).unwrap();
         let has_label = |m: &&prometheus::proto::Metric| label.is_none_or(|l| m.get_label()[0].value() == l);
-        family.get_metric().iter().find(has_label).unwrap().get_gauge().get_value()
+        family.get_metric().iter().find(has_label).unwrap().get_gauge().get_value() as i64
     }
 }
 
@@ -125,7 +125,7 @@ async fn places_after_coalescing_and_frees_the_place_with_the_lease() {
     let first = setup.place("a").await.unwrap().unwrap();
     assert_eq!((first.planned.destination, first.batch_size, first.plan), (D0, 1, 1));
     assert!((2..=4).contains(&setup.elapsed_ms()), "{}", setup.elapsed_ms());
-    assert_eq!(setup.metric("cema_inflight", Some("node-0/model-0")), 1.0);
+    assert_eq!(setup.metric("cema_inflight", Some("node-0/model-0")), 1);
     assert_eq!(setup.scheduler.decisions().find("a").unwrap().plan.number, 1);
 
     let second = setup.place("b").await.unwrap().unwrap();
@@ -133,15 +133,15 @@ async fn places_after_coalescing_and_frees_the_place_with_the_lease() {
     let third = setup.place("c");
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(!third.is_finished());
-    assert_eq!(setup.metric("cema_held_requests", None), 1.0);
+    assert_eq!(setup.metric("cema_held_requests", None), 1);
     drop(second.lease);
     let third = third.await.unwrap().unwrap();
     assert_eq!(third.planned.destination, D1);
     assert!((0.49..0.51).contains(&third.waited.0), "{:?}", third.waited);
     drop((first.lease, third.lease));
     settle().await;
-    assert_eq!(setup.metric("cema_inflight", Some("node-0/model-0")), 0.0);
-    assert_eq!(setup.metric("cema_held_requests", None), 0.0);
+    assert_eq!(setup.metric("cema_inflight", Some("node-0/model-0")), 0);
+    assert_eq!(setup.metric("cema_held_requests", None), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -116,7 +116,7 @@ pub(super) struct Rig {
 struct Sent {
     ticket: u64,
     destination: DestinationOrd,
-    waited_s: f64,
+    waited: Seconds,
     batch_size: usize,
 }
 
@@ -256,7 +256,7 @@ impl Rig {
                 Action::Send { planned, waited, batch_size, .. } => self.sent.push(Sent {
                     ticket: planned.ticket.0,
                     destination: planned.destination,
-                    waited_s: waited.0,
+                    waited,
                     batch_size,
                 }),
                 Action::Reject { ticket, reason } => self.rejected.push((ticket.0, reason)),
@@ -280,8 +280,8 @@ impl Rig {
         self.first_sent(ticket).batch_size
     }
 
-    pub(super) fn waited(&self, ticket: u64) -> f64 {
-        self.first_sent(ticket).waited_s
+    pub(super) fn waited(&self, ticket: u64) -> Seconds {
+        self.first_sent(ticket).waited
     }
 
     pub(super) fn inflight(&mut self, now: f64, d: DestinationOrd) -> u32 {

@@ -91,7 +91,7 @@ pub struct LoadedEmbedder {
     pub workers: Vec<Box<dyn Embedder>>,
 }
 
-/// Finds and loads the model, with `params.threads` sessions that share their weights.
+/// Finds and loads the model, once for each of `params.threads`.
 ///
 /// # Errors
 /// [`EmbedderError`] says which file is missing or unusable and how to get it.
