@@ -57,16 +57,22 @@ class Children:
         return process
 
     def stop_all(self) -> None:
-        """SIGTERM to every process group, SIGKILL to what is left after the grace time."""
+        """End every process: together, each with its grace time."""
         for process in self._running:
             _signal_group(process, signal.SIGTERM)
         for process in self._running:
-            try:
-                process.wait(STOP_GRACE_S)
-            except subprocess.TimeoutExpired:
-                _signal_group(process, signal.SIGKILL)
-                process.wait()
+            stop(process)
         self._running.clear()
+
+
+def stop(process: "subprocess.Popen[bytes]") -> int:
+    """SIGTERM to the process group, SIGKILL if it is still there after the grace time; the exit code (negative: signal)."""
+    _signal_group(process, signal.SIGTERM)
+    try:
+        return process.wait(STOP_GRACE_S)
+    except subprocess.TimeoutExpired:
+        _signal_group(process, signal.SIGKILL)
+        return process.wait()
 
 
 def _signal_group(process: "subprocess.Popen[bytes]", signum: int) -> None:

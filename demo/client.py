@@ -34,6 +34,11 @@ class Outcome:
         return self.headers.get("x-cema-" + name, "-")
 
     @property
+    def served_s(self) -> float:
+        """Time from leaving the router's window to the end of the answer: what the router predicts."""
+        return self.total_s - float(self.headers.get("x-cema-window-ms", 0)) / 1e3
+
+    @property
     def predicted(self) -> dict[str, float]:
         """`x-cema-predicted: quality=0.61;usd=0.00012;joules=35.2;seconds=1.84` as numbers."""
         pairs = (pair.split("=", 1) for pair in self.headers.get("x-cema-predicted", "").split(";") if "=" in pair)

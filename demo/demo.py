@@ -7,6 +7,7 @@ every request was answered.
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -86,9 +87,10 @@ def run(args: argparse.Namespace, children: Children) -> int:
     print("  Each server is measured while all three compete for the cores; alone it is faster than predicted.")
 
     code = verdict(together + singles, args.kill_one)
-    step("Done")
     if sys.stdout.isatty() and not args.exit:
         linger(running)
+    running.stop()
+    step("Done")
     return code
 
 
@@ -183,8 +185,9 @@ def linger(running: router.Router) -> None:
     print(f"\nThe router stays up. base_url = {running.base_url}   metrics = {running.admin_url}/metrics")
     print(f"  curl -i {running.base_url}/chat/completions -H 'content-type: application/json' -d '{body}'")
     print("Ctrl-C ends everything.", flush=True)
-    while True:
+    with contextlib.suppress(KeyboardInterrupt):
         signal.pause()
+    print()
 
 
 if __name__ == "__main__":

@@ -65,9 +65,10 @@ def summary(outcomes: list[Outcome], elapsed_s: float) -> str:
     answered = [outcome for outcome in outcomes if outcome.error is None]
     where = spread(outcome.header("destination") for outcome in answered)
     lines = [f"  {len(answered)} of {len(outcomes)} answered in {elapsed_s:.1f} s: {where}"]
-    errors = [abs(o.predicted["seconds"] / o.total_s - 1) for o in answered if "seconds" in o.predicted]
+    errors = [abs(o.predicted["seconds"] / o.served_s - 1) for o in answered if "seconds" in o.predicted]
     if errors:
-        lines.append(f"  predicted against actual time: median error {100 * statistics.median(errors):.0f} %")
+        error_pct = 100 * statistics.median(errors)
+        lines.append(f"  predicted time against actual, from leaving the window on: median error {error_pct:.0f} %")
     if answered:
         tokens = sum(outcome.completion_tokens for outcome in answered)
         right = sum(outcome.score for outcome in answered)

@@ -10,7 +10,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from children import Children
+from children import Children, stop, tail
 from fleet import ROOT, DemoError, Server, ServerSpec, free_ports, wait_until_up
 from measure import Speed
 
@@ -24,6 +24,8 @@ class Router:
     binary: Path
     listen_port: int
     admin_port: int
+    process: "subprocess.Popen[bytes]"
+    log: Path
 
     @property
     def base_url(self) -> str:
@@ -47,6 +49,12 @@ class Router:
             if error.code == 404:
                 return None
             raise DemoError(f"{url} answered {error.code}") from error
+
+    def stop(self) -> None:
+        """SIGTERM, on which the router must drain and exit 0."""
+        code = stop(self.process)
+        if code != 0:
+            raise DemoError(f"the router ended with code {code} on SIGTERM; {self.log} says:\n{tail(self.log)}")
 
     def solve(self, problem: Path, policy: str) -> dict[str, object]:
         """The same problem, solved again by another policy."""
@@ -96,4 +104,4 @@ def start(children: Children, binary: Path, servers: list[Server], speeds: dict[
     process = children.start([str(binary), "serve", "--config", str(config)], log)
     wait_until_up(process, f"http://127.0.0.1:{listen_port}/readyz", "router", log, READY_TIMEOUT_S)
     print(f"  configuration {config}, log {log}", flush=True)
-    return Router(binary, listen_port, admin_port)
+    return Router(binary, listen_port, admin_port, process, log)

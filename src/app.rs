@@ -22,6 +22,7 @@ use crate::profiler::quality::{
     DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
 };
 use crate::proxy::admin::Admin;
+use crate::proxy::readiness::Readiness;
 use crate::proxy::{Api, ApiKey, ApiParams, Auth, server, stack};
 use crate::request_manager::RequestManager;
 use crate::request_manager::admission::{ModelDirectory, VirtualModel};
@@ -75,17 +76,17 @@ impl App {
         for (endpoint, _) in pool.iter() {
             tasks.spawn(stop_aware(force.clone(), health.clone().watch_endpoint(endpoint)));
         }
+        let readiness = Readiness { health, draining: stop.clone() };
         let api = Api::new(ApiParams {
             manager,
             directory: ModelDirectory::new(&destinations, virtual_models(&config)),
             auth: auth(&config),
-            health: health.clone(),
+            readiness: readiness.clone(),
             body_bytes_max: config.limits.max_body_bytes,
             policy: policy_name,
             echo_model: config.response_model == ResponseModel::Echo,
-            draining: stop.clone(),
         });
-        let admin = Admin::new(registry, scheduler, health, policy_name);
+        let admin = Admin::new(registry, scheduler, readiness, policy_name);
         info!(
             listen = %listener.local_addr()?,
             admin = %admin_listener.local_addr()?,
@@ -104,37 +105,83 @@ impl App {
         Ok((self.listener.local_addr()?, self.admin_listener.local_addr()?))
     }
 
+    /// A handle that ends the router from elsewhere.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        Stopper { drain: self.stop.clone(), force: self.force.clone() }
+    }
+
     /// Serves until SIGTERM or SIGINT, then drains; a second signal ends at once.
     ///
     /// # Errors
     /// When signals cannot be listened for.
     pub async fn run(self) -> anyhow::Result<()> {
+        let stopper = self.stopper();
+        let mut signals = Signals::new()?;
+        let mut served = std::pin::pin!(self.serve());
+        loop {
+            tokio::select! {
+                outcome = &mut served => return outcome,
+                signal = signals.next() => {
+                    info!(signal, "asked to stop");
+                    stopper.stop();
+                }
+            }
+        }
+    }
+
+    /// Serves until its [`Stopper`] is used, then drains.
+    ///
+    /// # Errors
+    /// When the admin listener's task failed.
+    pub async fn serve(self) -> anyhow::Result<()> {
         let Self { listener, admin_listener, api, admin, tasks, stop, force } = self;
         let admin_stop = CancellationToken::new();
         let main = server::serve(listener, stack::wrap(api), stop.clone(), force.clone());
         let side = server::serve(admin_listener, stack::wrap(admin), admin_stop.clone(), force.clone());
         let side = tasks.spawn(side);
         let mut main = std::pin::pin!(main);
-        let mut signals = Signals::new()?;
+        let mut drain_limit = std::pin::pin!(async {
+            stop.cancelled().await;
+            info!(limit_s = DRAIN_LIMIT.as_secs(), "draining: requests under way may finish");
+            tokio::time::sleep(DRAIN_LIMIT).await;
+        });
         tokio::select! {
-            () = &mut main => {}
-            name = signals.next() => {
-                info!(signal = name, limit_s = DRAIN_LIMIT.as_secs(), "draining: requests under way may finish");
-                stop.cancel();
-                tokio::select! {
-                    () = &mut main => info!("drained"),
-                    () = tokio::time::sleep(DRAIN_LIMIT) => warn!("drain limit reached: ending what is left"),
-                    name = signals.next() => warn!(signal = name, "second signal: ending at once"),
-                }
+            () = &mut main => info!("drained"),
+            () = &mut drain_limit => {
+                warn!("drain limit reached: ending what is left");
+                force.cancel();
+                main.await;
+            }
+            () = force.cancelled() => {
+                warn!("asked again: ending at once");
+                main.await;
             }
         }
         force.cancel();
-        main.await;
         admin_stop.cancel();
         side.await?;
         tasks.close();
         tasks.wait().await;
         Ok(())
+    }
+}
+
+/// Ends a running [`App`]. Clones act on the same one.
+#[derive(Debug, Clone)]
+pub struct Stopper {
+    drain: CancellationToken,
+    force: CancellationToken,
+}
+
+impl Stopper {
+    /// Takes no further connections and lets requests under way finish, for half a minute at most. Asked
+    /// again, ends at once.
+    pub fn stop(&self) {
+        if self.drain.is_cancelled() {
+            self.force.cancel();
+        }
+        self.drain.cancel();
     }
 }
 

@@ -171,7 +171,7 @@ struct Progress {
     bar: ProgressBar,
     n_bytes: u64,
     n_faults: u64,
-    last_line: Instant,
+    last_line: Option<Instant>,
 }
 
 impl Progress {
@@ -184,7 +184,7 @@ impl Progress {
         }
         bar.set_message("embedding");
         bar.enable_steady_tick(Duration::from_millis(250));
-        Self { bar, n_bytes, n_faults: 0, last_line: Instant::now() }
+        Self { bar, n_bytes, n_faults: 0, last_line: None }
     }
 
     fn show(&mut self, event: &ImportEvent<'_>) {
@@ -200,8 +200,9 @@ impl Progress {
             ImportEvent::Committed { summary, position } => {
                 self.bar.set_position(*position);
                 self.bar.set_message(format!("{} prompts stored", summary.usable()));
-                if self.bar.is_hidden() && self.last_line.elapsed() >= PROGRESS_PERIOD {
-                    self.last_line = Instant::now();
+                let is_due = self.last_line.is_none_or(|last| last.elapsed() >= PROGRESS_PERIOD);
+                if self.bar.is_hidden() && is_due {
+                    self.last_line = Some(Instant::now());
                     self.say(&progress_line(summary, *position, self.n_bytes));
                 }
             }

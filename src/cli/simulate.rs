@@ -21,9 +21,7 @@ use crate::config::Scenario;
 use crate::cpu_time::thread_cpu_time;
 use crate::domain::Weights;
 use crate::planning::WindowParams;
-use crate::routing::{
-    CompletionModel, CostModels, PolicyKind, PolicyParams, TimeTerm, rng_for,
-};
+use crate::routing::{CompletionModel, CostModels, PolicyKind, PolicyParams, TimeTerm, rng_for};
 use crate::simulate::arrivals::Arrivals;
 use crate::simulate::batches::{self, BatchParams};
 use crate::simulate::live::{self, Hooks, LiveParams, Visit};
@@ -73,7 +71,9 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
     };
     std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write the results")?;
     if methods.iter().all(|method| !method.name().starts_with(PolicyKind::Greedy.as_str())) {
-        progress.say("note: `greedy` is not among the compared policies; it is the rival that batching must beat");
+        progress.say(
+            "note: `greedy` is not among the compared policies; it is the rival that batching must beat",
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -143,7 +143,9 @@ impl Settings {
         let is_listed = matches!(arrivals, Arrivals::At(_));
         let is_live = is_listed || !args.live.arrivals_per_s.is_empty() || !args.live.load.is_empty();
         if is_listed && !(args.live.arrivals_per_s.is_empty() && args.live.load.is_empty()) {
-            bail!("arrival times from a file have a rate of their own; leave out --arrivals-per-s and --load");
+            bail!(
+                "arrival times from a file have a rate of their own; leave out --arrivals-per-s and --load"
+            );
         }
         if let Some(method) = methods.iter().find(|method| is_live && method.is_batch_only()) {
             bail!("{} is for independent batches only", method.name());
@@ -244,7 +246,11 @@ fn prepare(
                 progress.say(&format!("{n_shared} profile rows ask what the trace asks and are left out"));
             }
             if profile.rows.is_empty() || trace.rows.is_empty() {
-                bail!("{} and {} share every question; nothing is left to predict from", profile.source, trace.source);
+                bail!(
+                    "{} and {} share every question; nothing is left to predict from",
+                    profile.source,
+                    trace.source
+                );
             }
             is_synthetic |= profile.fill_lengths(&scenario.trace_models);
             rows_of_profile = Some(Rows { source: profile.source.clone(), rows: Some(profile.rows.len()) });
@@ -254,11 +260,15 @@ fn prepare(
     let mut assumptions = scenario.assumptions.clone();
     if is_synthetic {
         assumptions.push(
-            "completion lengths were not recorded: task mean x verbosity of the model x log-normal noise".into(),
+            "completion lengths were not recorded: task mean x verbosity of the model x log-normal noise"
+                .into(),
         );
     }
     if scenario.routing.completion != CompletionModel::Fifo || scenario.routing.time != TimeTerm::Makespan {
-        assumptions.push("planned and served first in, first out with a batch speed-up (completion: fifo, time: makespan)".into());
+        assumptions.push(
+            "planned and served first in, first out with a batch speed-up (completion: fifo, time: makespan)"
+                .into(),
+        );
     }
     let header = Header {
         scenario: args.scenario.clone(),

@@ -77,7 +77,8 @@ impl Scenario {
             std::str::from_utf8(&bytes).map_err(|e| invalid(vec![not_utf8(&bytes, e.valid_up_to())]))?;
         let root = tree::parse(text).map_err(|fault| invalid(vec![fault]))?;
         let no_env = |_: &str| None;
-        let is_configuration = Field::root(&root, &Report::new(&no_env, Path::new(""))).peek("listen").is_some();
+        let is_configuration =
+            Field::root(&root, &Report::new(&no_env, Path::new(""))).peek("listen").is_some();
         if is_configuration {
             return Ok(Self::of_configuration(path, Config::load(path)?));
         }
@@ -197,7 +198,11 @@ impl Fleet {
         let Some(name) = name else { return };
         let id = DestinationId::new(&machine.name, None, &name);
         if self.destinations.iter().any(|other| other.id == id) {
-            s.fault("name", format!("a second destination `{id}`"), "each model once per node, node names unique");
+            s.fault(
+                "name",
+                format!("a second destination `{id}`"),
+                "each model once per node, node names unique",
+            );
         }
         self.trace_models.push(trace_model.unwrap_or_else(|| Arc::clone(&name)));
         self.destinations.push(Destination {

@@ -8,6 +8,8 @@ pub mod backlog;
 pub mod context;
 pub mod destination;
 pub mod estimate;
+#[cfg(test)]
+pub(crate) mod fixture;
 pub(crate) mod named;
 pub mod request;
 

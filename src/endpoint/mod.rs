@@ -1,6 +1,7 @@
 //! The heterogeneous endpoint pool (paper III-D): HTTP clients of the LLM servers, and what their
 //! answers say.
 
+mod connection;
 pub mod pool;
 
 pub mod answer;
@@ -8,6 +9,7 @@ pub mod echo;
 pub mod meter;
 pub mod sse;
 pub mod upstream_error;
+pub mod whole_lines;
 
 pub(crate) mod json;
 mod kind;

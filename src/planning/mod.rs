@@ -5,12 +5,17 @@
 //! run the very same code.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod messages;
 pub mod params;
 pub mod plan;
 pub mod planner;
 pub mod scales;
 
+pub use messages::{Action, Arrival, Rejection, Step, Ticket};
 pub use params::{WindowClose, WindowOrder, WindowParams};
 pub use plan::{Plan, PlanJob, PlanParams, Planned, SolveError, Solved, Waiting};
-pub use planner::{Action, Arrival, Planner, PlannerParams, Rejection, Step, Ticket};
+pub use planner::{Planner, PlannerParams};
 pub use scales::ScalesAverage;
+
+#[cfg(test)]
+mod tests;

@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
-use super::planner::Ticket;
+use super::messages::Ticket;
 use crate::domain::{
-    DestinationOrd, Prediction, QualitySource, RequestEstimate, RoutingContext, RoutingRequest,
+    Destination, DestinationOrd, DestinationState, Prediction, QualitySource, RequestEstimate,
+    RoutingContext, RoutingRequest,
 };
 use crate::routing::{
     BatchItem, CostModels, Evaluator, LegalSet, NoDestination, Objective, ObjectiveMode, PolicyError,
@@ -28,6 +29,8 @@ pub struct Waiting {
     pub excluded: Vec<DestinationOrd>,
     /// Time since its arrival.
     pub waited: Seconds,
+    /// Whether full destinations are no choice for it while another legal one has room.
+    pub takes_any_room: bool,
 }
 
 /// What stays the same from plan to plan.
@@ -123,8 +126,9 @@ impl PlanJob {
     ) -> Result<Plan, SolveError> {
         let mut impossible = Vec::new();
         let mut placeable: Vec<(&Waiting, LegalSet)> = Vec::with_capacity(self.waiting.len());
+        let full = self.full_destinations();
         for waiting in &self.waiting {
-            match legal_set(&waiting.request, Some(&waiting.prediction), &self.context, &waiting.excluded) {
+            match self.legal_for(waiting, &full) {
                 Ok(legal) => placeable.push((waiting, legal)),
                 Err(reason) => impossible.push((waiting.ticket, reason)),
             }
@@ -168,5 +172,24 @@ impl PlanJob {
             .collect();
         plan.solved = Some(Solved { problem, objective, decision });
         Ok(plan)
+    }
+
+    /// Destinations that take no more requests until one finishes.
+    fn full_destinations(&self) -> Vec<DestinationOrd> {
+        let is_full = |d: &Destination, state: &DestinationState| state.inflight >= d.max_inflight;
+        self.context.iter().filter(|(_, d, state)| is_full(d, state)).map(|(ord, ..)| ord).collect()
+    }
+
+    fn legal_for(&self, waiting: &Waiting, full: &[DestinationOrd]) -> Result<LegalSet, NoDestination> {
+        let without = |excluded: &[DestinationOrd]| {
+            legal_set(&waiting.request, Some(&waiting.prediction), &self.context, excluded)
+        };
+        if waiting.takes_any_room && !full.is_empty() {
+            let with_room = without(&[&waiting.excluded, full].concat());
+            if with_room.is_ok() {
+                return with_room;
+            }
+        }
+        without(&waiting.excluded)
     }
 }

@@ -1,26 +1,31 @@
 //! The planner's state machine: who waits, who runs, when a window closes, what leaves.
+//!
+//! Every held request says itself when it wants to be planned ([`Held::plan_at`]); the next plan is made
+//! when the first of them does, for up to `max_requests` of those that may join it. What a plan places
+//! where it cannot go yet is passed over: it wants a plan again when something changes (a request
+//! finishes, health changes) or when its own waiting reaches `max_ms` and then `max_hold_ms`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::messages::{Action, Arrival, Rejection, Step, Ticket};
 use super::params::{WindowClose, WindowOrder, WindowParams};
 use super::plan::{Plan, PlanJob, Planned, Waiting};
 use super::scales::ScalesAverage;
 use crate::domain::{
     Availability, BacklogLedger, Destination, DestinationOrd, DestinationState, Prediction, RoutingContext,
-    RoutingRequest, Weights,
+    Weights,
 };
-use crate::routing::NoDestination;
 use crate::units::Seconds;
 
 /// Arrivals of the same instant are gathered this long before an adaptive plan is made.
 const COALESCE: Seconds = Seconds(0.002);
 /// How many seconds of service a second of waiting is worth in the `shortest` order.
 const AGEING: f64 = 0.3;
-
-/// Identity of a request inside the planner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u64);
+/// `max_hold_ms: auto` is this many times the time scale T_ref, but at most [`AUTO_HOLD_MAX`].
+const AUTO_HOLD_SCALES: f64 = 2.0;
+/// See [`AUTO_HOLD_SCALES`].
+const AUTO_HOLD_MAX: Seconds = Seconds(15.0);
 
 /// What stays the same while the planner runs.
 #[derive(Debug, Clone, Copy)]
@@ -33,81 +38,6 @@ pub struct PlannerParams {
     pub weights: Weights,
 }
 
-/// A request that joins the waiting set.
-#[derive(Debug, Clone)]
-pub struct Arrival {
-    /// Its identity.
-    pub ticket: Ticket,
-    /// What routing knows of it.
-    pub request: Arc<RoutingRequest>,
-    /// The prediction to plan with unless a better one comes in time.
-    pub prediction: Arc<Prediction>,
-    /// Until when a better prediction may come; `None` = `prediction` is final.
-    pub awaiting_until: Option<Seconds>,
-    /// When it came in.
-    pub arrived: Seconds,
-    /// When it is answered with an error if nothing could take it.
-    pub expires: Seconds,
-    /// Destinations that failed it already. Not empty = it is failing over and has done its waiting.
-    pub excluded: Vec<DestinationOrd>,
-}
-
-impl Arrival {
-    fn is_failing_over(&self) -> bool {
-        !self.excluded.is_empty()
-    }
-
-    fn has_final_prediction(&self, now: Seconds) -> bool {
-        self.awaiting_until.is_none_or(|until| until.0 <= now.0)
-    }
-}
-
-/// Why a request leaves without a destination.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Rejection {
-    /// No legal destination.
-    Impossible(NoDestination),
-    /// The policy could not decide; its own words.
-    Undecided(String),
-    /// Its deadline passed while every destination was full.
-    Expired {
-        /// How long it waited.
-        waited: Seconds,
-    },
-}
-
-/// What the planner wants done.
-#[derive(Debug, Clone)]
-pub enum Action {
-    /// Send a request to its destination now.
-    Send {
-        /// The placement.
-        planned: Planned,
-        /// Number of the plan.
-        plan: u64,
-        /// Time from arrival to now.
-        waited: Seconds,
-        /// Requests planned together.
-        batch_size: usize,
-    },
-    /// Answer a request with an error.
-    Reject {
-        /// The request.
-        ticket: Ticket,
-        /// Why.
-        reason: Rejection,
-    },
-}
-
-/// What to do next.
-#[derive(Debug)]
-pub enum Step {
-    /// Solve this and hand the plan to [`Planner::commit`].
-    Solve(Box<PlanJob>),
-    /// Nothing before this time, or before the next event if `None`.
-    Wait(Option<Seconds>),
-}
-
 /// How the configured window and policy gather.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gathering {
@@ -117,6 +47,38 @@ enum Gathering {
     Adaptive,
     /// Closed by time or count.
     Fixed,
+}
+
+/// Where a held request stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Not planned yet.
+    Gathering,
+    /// Part of the plan under way.
+    Solving,
+    /// Planned where it cannot go yet, or failing over.
+    PassedOver,
+}
+
+#[derive(Debug)]
+struct Held {
+    arrival: Arrival,
+    stage: Stage,
+    /// When it wants to be planned; `None` = when something changes.
+    plan_at: Option<Seconds>,
+    /// A plan with others could not be decided: the next one is its own.
+    alone: bool,
+}
+
+impl Held {
+    fn wants_plan(&self, now: Seconds) -> bool {
+        self.stage != Stage::Solving && self.plan_at.is_some_and(|at| at.0 <= now.0)
+    }
+
+    /// Whether it is new and nothing is to be waited for but company.
+    fn is_gathered(&self, now: Seconds) -> bool {
+        self.stage == Stage::Gathering && self.arrival.has_final_prediction(now)
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -135,16 +97,12 @@ pub struct Planner {
     availability: Vec<Availability>,
     ledger: BacklogLedger,
     scales: ScalesAverage,
-    held: BTreeMap<Ticket, Arrival>,
+    held: BTreeMap<Ticket, Held>,
     running: BTreeMap<Ticket, Running>,
-    /// Held requests that a plan under way was given.
-    solving: BTreeSet<Ticket>,
-    /// Held requests that a plan placed where they could not go yet.
-    passed_over: BTreeSet<Ticket>,
-    /// When the fixed window in progress closes.
-    window_closes: Option<Seconds>,
-    /// When the next plan is wanted.
-    plan_at: Option<Seconds>,
+    /// Whether a plan is under way; there is one at most.
+    is_solving: bool,
+    /// Whether a place may have become free, or have gone, since the last plan was begun.
+    has_changed: bool,
     n_plans: u64,
     n_routed: u64,
 }
@@ -168,10 +126,8 @@ impl Planner {
             destinations,
             held: BTreeMap::new(),
             running: BTreeMap::new(),
-            solving: BTreeSet::new(),
-            passed_over: BTreeSet::new(),
-            window_closes: None,
-            plan_at: None,
+            is_solving: false,
+            has_changed: false,
             n_plans: 0,
             n_routed: 0,
         }
@@ -180,52 +136,47 @@ impl Planner {
     /// A request arrived, or needs another destination because one failed it before any content.
     pub fn arrive(&mut self, now: Seconds, arrival: Arrival) {
         self.release(now, arrival.ticket);
-        if arrival.is_failing_over() {
-            self.want_plan(now);
+        let (stage, plan_at) = if arrival.is_failing_over() {
+            (Stage::PassedOver, now)
         } else if self.gathering == Gathering::Fixed {
-            let closes = *self.window_closes.get_or_insert(now + self.params.window.max_wait);
-            self.want_plan(closes);
+            (Stage::Gathering, self.open_window(now).unwrap_or(now + self.params.window.max_wait))
         } else {
-            self.want_plan(arrival.awaiting_until.unwrap_or_else(|| self.coalesced(now)));
-        }
-        self.held.insert(arrival.ticket, arrival);
-        let n_gathering = self.held.len() - self.passed_over.len() - self.solving.len();
-        if self.gathering != Gathering::None && n_gathering >= self.params.window.max_requests {
-            self.window_closes = self.window_closes.map(|_| now);
-            self.want_plan(now);
-        }
+            let coalesced = now.max(arrival.arrived + self.coalescing());
+            (Stage::Gathering, arrival.awaiting_until.map_or(coalesced, |until| until.max(coalesced)))
+        };
+        self.held.insert(arrival.ticket, Held { arrival, stage, plan_at: Some(plan_at), alone: false });
     }
 
     /// The prediction of a waiting request is there.
     pub fn predicted(&mut self, now: Seconds, ticket: Ticket, prediction: Arc<Prediction>) {
-        if let Some(arrival) = self.held.get_mut(&ticket) {
-            arrival.prediction = prediction;
-            arrival.awaiting_until = None;
-            if self.gathering != Gathering::Fixed {
-                self.want_plan(self.coalesced(now));
-            }
+        let plan_sooner = self.gathering != Gathering::Fixed;
+        let coalescing = self.coalescing();
+        let Some(held) = self.held.get_mut(&ticket) else { return };
+        held.arrival.prediction = prediction;
+        held.arrival.awaiting_until = None;
+        if plan_sooner && held.stage == Stage::Gathering {
+            held.plan_at = Some(now.max(held.arrival.arrived + coalescing));
         }
     }
 
     /// A request is over, whatever its outcome: it finished, failed for good, or its client left.
     pub fn finish(&mut self, now: Seconds, ticket: Ticket) {
         self.held.remove(&ticket);
-        self.passed_over.remove(&ticket);
-        if self.held.is_empty() {
-            self.window_closes = None;
-            self.plan_at = None;
-        }
-        if self.release(now, ticket) {
-            self.replan_held(now);
-        }
+        self.release(now, ticket);
     }
 
     /// The health of the fleet changed; one entry per destination.
-    pub fn set_availability(&mut self, now: Seconds, availability: Vec<Availability>) {
+    pub fn set_availability(&mut self, availability: Vec<Availability>) {
         if availability.len() == self.destinations.len() && availability != self.availability {
             self.availability = availability;
-            self.replan_held(now);
+            self.has_changed = true;
         }
+    }
+
+    /// The destinations, in order.
+    #[must_use]
+    pub fn destinations(&self) -> &[Destination] {
+        &self.destinations
     }
 
     /// Requests waiting.
@@ -257,17 +208,17 @@ impl Planner {
     /// Says what to do at `now`. Requests whose time is up come back as rejections in `actions`.
     pub fn step(&mut self, now: Seconds, actions: &mut Vec<Action>) -> Step {
         self.expire(now, actions);
-        if !self.solving.is_empty() {
-            return Step::Wait(None);
-        }
-        if self.plan_at.is_some_and(|at| at.0 <= now.0) {
-            let job = self.take(now);
-            if !job.waiting.is_empty() {
-                return Step::Solve(Box::new(job));
+        if !self.is_solving {
+            if std::mem::take(&mut self.has_changed) {
+                let passed_over = self.held.values_mut().filter(|held| held.stage == Stage::PassedOver);
+                passed_over.for_each(|held| held.plan_at = Some(now));
+            }
+            let tickets = self.due_together(now);
+            if !tickets.is_empty() {
+                return Step::Solve(Box::new(self.take(now, &tickets)));
             }
         }
-        let expiries = self.held.values().map(|arrival| arrival.expires);
-        Step::Wait(expiries.chain(self.plan_at).min_by(|a, b| a.0.total_cmp(&b.0)))
+        Step::Wait(self.next_due())
     }
 
     /// Takes in a solved plan: what can start leaves, the rest is held and planned again later.
@@ -277,86 +228,184 @@ impl Planner {
         }
         for (ticket, reason) in &plan.impossible {
             if self.held.remove(ticket).is_some() {
-                actions
-                    .push(Action::Reject { ticket: *ticket, reason: Rejection::Impossible(reason.clone()) });
+                let reason = Rejection::Impossible(reason.clone());
+                actions.push(Action::Reject { ticket: *ticket, reason });
             }
         }
         self.ledger.advance(now);
         let mut leaving: BTreeMap<DestinationOrd, Vec<Seconds>> = BTreeMap::new();
         for planned in self.release_order(now, plan) {
-            let services = leaving.entry(planned.destination).or_default();
-            if self.may_leave(now, planned, services.len()) {
-                services.push(planned.estimate.service);
+            let n_leaving = leaving.get(&planned.destination).map_or(0, Vec::len);
+            if self.may_leave(now, planned, n_leaving) {
+                leaving.entry(planned.destination).or_default().push(planned.estimate.service);
                 actions.push(self.send(now, plan, planned));
             }
         }
-        for (destination, services) in leaving.iter().filter(|(_, services)| !services.is_empty()) {
+        for (destination, services) in &leaving {
             self.ledger.dispatch(*destination, services);
         }
-        self.hold_the_rest(now);
+        self.hold_the_rest(now, !leaving.is_empty());
     }
 
-    /// The policy could not decide on the plan under way: its requests are answered with `reason`.
-    pub fn abandon(&mut self, reason: &str, actions: &mut Vec<Action>) {
-        for ticket in std::mem::take(&mut self.solving) {
-            self.passed_over.remove(&ticket);
-            if self.held.remove(&ticket).is_some() {
-                actions.push(Action::Reject { ticket, reason: Rejection::Undecided(reason.to_owned()) });
+    /// The policy could not decide on the plan under way. Each of its requests gets a plan of its own, so
+    /// that one does not take the others along; one that had its own is answered with `reason`.
+    pub fn abandon(&mut self, now: Seconds, reason: &str, actions: &mut Vec<Action>) {
+        self.is_solving = false;
+        self.held.retain(|ticket, held| {
+            if held.stage != Stage::Solving {
+                return true;
             }
+            (held.stage, held.plan_at) = (Stage::PassedOver, Some(now));
+            let was_alone = std::mem::replace(&mut held.alone, true);
+            if was_alone {
+                let reason = Rejection::Undecided(reason.to_owned());
+                actions.push(Action::Reject { ticket: *ticket, reason });
+            }
+            !was_alone
+        });
+    }
+
+    /// When the window that gathers now closes, if one does.
+    fn open_window(&self, now: Seconds) -> Option<Seconds> {
+        let newest = self.held.values().rev().find(|held| held.stage == Stage::Gathering)?;
+        newest.plan_at.filter(|at| at.0 > now.0)
+    }
+
+    /// How long same-instant arrivals are gathered outside a fixed window.
+    fn coalescing(&self) -> Seconds {
+        match self.gathering {
+            Gathering::None => Seconds::ZERO,
+            Gathering::Adaptive | Gathering::Fixed => COALESCE.min(self.params.window.max_wait),
         }
     }
 
-    fn hold_the_rest(&mut self, now: Seconds) {
-        for ticket in std::mem::take(&mut self.solving) {
-            let Some(arrival) = self.held.get(&ticket) else {
-                self.passed_over.remove(&ticket);
-                continue;
-            };
-            self.passed_over.insert(ticket);
-            let aged_at = arrival.arrived + self.params.window.max_wait;
-            if aged_at.0 > now.0 {
-                self.want_plan(aged_at);
-            }
+    /// Who is planned together now, oldest first: those that want it and, up to `max_requests`, those that
+    /// may as well. Nobody while nobody wants it and no batch is full.
+    fn due_together(&self, now: Seconds) -> Vec<Ticket> {
+        let n_max = self.params.window.max_requests;
+        let n_gathered = self.held.values().filter(|held| held.is_gathered(now)).count();
+        let is_full = self.gathering != Gathering::None && n_gathered >= n_max;
+        if !is_full && !self.held.values().any(|held| held.wants_plan(now)) {
+            return Vec::new();
         }
+        let joins_early = is_full || self.gathering != Gathering::Fixed;
+        let rank = |held: &Held| match held.stage {
+            _ if held.wants_plan(now) => Some(0),
+            Stage::Gathering if joins_early && held.is_gathered(now) => Some(1),
+            Stage::PassedOver => Some(2),
+            Stage::Gathering | Stage::Solving => None,
+        };
+        let mut ranked: Vec<(u8, Ticket, bool)> =
+            self.held.iter().filter_map(|(ticket, held)| Some((rank(held)?, *ticket, held.alone))).collect();
+        ranked.sort_unstable();
+        let is_alone = ranked.first().is_some_and(|(.., alone)| *alone);
+        let n_together = if is_alone { 1 } else { n_max };
+        let together = ranked.into_iter().filter(|(.., alone)| *alone == is_alone);
+        let mut tickets: Vec<Ticket> = together.map(|(_, ticket, _)| ticket).take(n_together).collect();
+        tickets.sort_unstable();
+        tickets
     }
 
-    /// Placed requests that still wait, in the order in which they may take slots.
+    /// The job that plans `tickets`.
+    fn take(&mut self, now: Seconds, tickets: &[Ticket]) -> PlanJob {
+        let context = self.context(now);
+        let any_room_after = self.any_room_after();
+        let mut waiting = Vec::with_capacity(tickets.len());
+        for ticket in tickets {
+            let Some(held) = self.held.get_mut(ticket) else { continue };
+            held.stage = Stage::Solving;
+            waiting.push(Waiting {
+                ticket: *ticket,
+                request: Arc::clone(&held.arrival.request),
+                prediction: Arc::clone(&held.arrival.prediction),
+                excluded: held.arrival.excluded.clone(),
+                waited: now - held.arrival.arrived,
+                takes_any_room: held.arrival.has_waited(now, any_room_after),
+            });
+        }
+        self.is_solving = true;
+        self.n_plans += 1;
+        let (number, first_request_number) = (self.n_plans, self.n_routed);
+        PlanJob { number, taken_at: now, first_request_number, waiting, context }
+    }
+
+    /// The next time at which [`Planner::step`] has something to do without an event.
+    fn next_due(&self) -> Option<Seconds> {
+        let due = |held: &Held| match held.plan_at {
+            Some(at) if !self.is_solving => at.min(held.arrival.expires),
+            _ => held.arrival.expires,
+        };
+        self.held.values().filter(|held| held.stage != Stage::Solving).map(due).reduce(Seconds::min)
+    }
+
+    fn expire(&mut self, now: Seconds, actions: &mut Vec<Action>) {
+        self.held.retain(|ticket, held| {
+            let is_due = held.stage != Stage::Solving && held.arrival.expires.0 <= now.0;
+            if is_due {
+                let reason = Rejection::Expired { waited: now - held.arrival.arrived };
+                actions.push(Action::Reject { ticket: *ticket, reason });
+            }
+            !is_due
+        });
+    }
+
+    /// Placed requests that still wait, in the order in which they may take slots: by deadline, then as
+    /// configured.
     fn release_order<'p>(&self, now: Seconds, plan: &'p Plan) -> Vec<&'p Planned> {
-        let mut keyed: Vec<(f64, &Planned)> = plan
-            .planned
-            .iter()
-            .filter_map(|planned| {
-                let age_s = (now - self.held.get(&planned.ticket)?.arrived).0;
-                let key = match self.params.window.order {
-                    WindowOrder::Shortest => planned.estimate.service.0 - AGEING * age_s,
-                    WindowOrder::Fifo => -age_s,
-                };
-                Some((key, planned))
+        let key = |planned: &Planned| {
+            let arrival = &self.held.get(&planned.ticket)?.arrival;
+            let deadline_s =
+                arrival.request.constraints.deadline.map_or(f64::INFINITY, |d| (arrival.arrived + d).0);
+            let age_s = (now - arrival.arrived).0;
+            Some(match self.params.window.order {
+                WindowOrder::Shortest => (deadline_s, planned.estimate.service.0 - AGEING * age_s),
+                WindowOrder::Fifo => (deadline_s, -age_s),
             })
-            .collect();
-        keyed.sort_by(|a, b| a.0.total_cmp(&b.0));
+        };
+        let mut keyed: Vec<((f64, f64), &Planned)> =
+            plan.planned.iter().filter_map(|planned| Some((key(planned)?, planned))).collect();
+        keyed.sort_by(|((a, b), _), ((c, d), _)| a.total_cmp(c).then(b.total_cmp(d)));
         keyed.into_iter().map(|(_, planned)| planned).collect()
     }
 
     /// Whether a planned request goes now: its destination can start it, or the request has waited its
     /// time and the destination's queue takes it.
-    fn may_leave(&self, now: Seconds, planned: &Planned, leaving: usize) -> bool {
-        let (Some(arrival), Some(destination)) =
-            (self.held.get(&planned.ticket), self.destinations.get(planned.destination.idx()))
+    fn may_leave(&self, now: Seconds, planned: &Planned, n_leaving: usize) -> bool {
+        let d = planned.destination;
+        let (Some(held), Some(destination)) =
+            (self.held.get(&planned.ticket), self.destinations.get(d.idx()))
         else {
             return false;
         };
-        let inflight = self.ledger.inflight(planned.destination) as usize + leaving;
-        let has_waited = self.gathering != Gathering::Adaptive
-            || arrival.is_failing_over()
-            || (now - arrival.arrived).0 >= self.params.window.max_wait.0;
-        inflight < destination.throughput.max_concurrency as usize
-            || has_waited && inflight < destination.max_inflight as usize
+        let has_waited = held.arrival.has_waited(now, self.engine_queue_after());
+        let n_places =
+            if has_waited { destination.max_inflight } else { destination.throughput.max_concurrency };
+        // It may have gone out of service while the plan was made.
+        self.availability[d.idx()] == Availability::Ready
+            && (self.ledger.inflight(d) as usize) + n_leaving < n_places as usize
+    }
+
+    /// Waiting time after which a request joins the queue of its planned destination's engine.
+    fn engine_queue_after(&self) -> Seconds {
+        match self.gathering {
+            Gathering::Adaptive => self.params.window.max_wait,
+            Gathering::None | Gathering::Fixed => Seconds::ZERO,
+        }
+    }
+
+    /// Waiting time after which a request no longer waits for a full destination while another has room.
+    fn any_room_after(&self) -> Seconds {
+        let auto = Seconds(AUTO_HOLD_SCALES * self.scales.current().time.0).min(AUTO_HOLD_MAX);
+        match self.gathering {
+            Gathering::None => Seconds::ZERO,
+            Gathering::Adaptive | Gathering::Fixed => {
+                self.params.window.max_hold.unwrap_or(auto).max(self.params.window.max_wait)
+            }
+        }
     }
 
     fn send(&mut self, now: Seconds, plan: &Plan, planned: &Planned) -> Action {
-        let arrived = self.held.remove(&planned.ticket).map_or(now, |arrival| arrival.arrived);
-        self.passed_over.remove(&planned.ticket);
+        let arrived = self.held.remove(&planned.ticket).map_or(now, |held| held.arrival.arrived);
         let running =
             Running { destination: planned.destination, service: planned.estimate.service, since: now };
         self.running.insert(planned.ticket, running);
@@ -369,86 +418,26 @@ impl Planner {
         }
     }
 
-    /// The set of one plan: what can be planned at `now`, oldest first.
-    fn take(&mut self, now: Seconds) -> PlanJob {
-        let window_closed = self.window_closes.is_some_and(|at| at.0 <= now.0);
-        if window_closed {
-            self.window_closes = None;
-        }
-        self.plan_at = self.window_closes;
-        let context = self.context(now);
-        let mut waiting = Vec::new();
-        let mut next_at: Option<Seconds> = None;
-        for (ticket, arrival) in &mut self.held {
-            let is_ready = arrival.is_failing_over()
-                || self.passed_over.contains(ticket)
-                || match self.gathering {
-                    Gathering::Fixed => window_closed,
-                    Gathering::Adaptive | Gathering::None => arrival.has_final_prediction(now),
-                };
-            if !is_ready || waiting.len() == self.params.window.max_requests {
-                let at = if is_ready { Some(now) } else { arrival.awaiting_until };
-                next_at = next_at.into_iter().chain(at).min_by(|a, b| a.0.total_cmp(&b.0));
-                continue;
-            }
-            arrival.awaiting_until = None;
-            self.solving.insert(*ticket);
-            waiting.push(Waiting {
-                ticket: *ticket,
-                request: Arc::clone(&arrival.request),
-                prediction: Arc::clone(&arrival.prediction),
-                excluded: arrival.excluded.clone(),
-                waited: now - arrival.arrived,
-            });
-        }
-        if let Some(at) = next_at.filter(|_| window_closed || self.gathering != Gathering::Fixed) {
-            self.want_plan(at);
-        }
-        self.n_plans += 1;
-        let (number, first_request_number) = (self.n_plans, self.n_routed);
-        PlanJob { number, taken_at: now, first_request_number, waiting, context }
-    }
-
-    fn coalesced(&self, now: Seconds) -> Seconds {
-        match self.gathering {
-            Gathering::None => now,
-            Gathering::Adaptive | Gathering::Fixed => now + COALESCE.min(self.params.window.max_wait),
+    /// Ends the plan under way; `has_sent` = some of its requests left.
+    fn hold_the_rest(&mut self, now: Seconds, has_sent: bool) {
+        self.is_solving = false;
+        let (queue_after, any_room_after) = (self.engine_queue_after(), self.any_room_after());
+        for held in self.held.values_mut().filter(|held| held.stage == Stage::Solving) {
+            let arrived = held.arrival.arrived;
+            let milestones = [arrived + queue_after, arrived + any_room_after];
+            // Others of the plan took the room it was planned to; there may be more elsewhere.
+            let plans_again = has_sent && held.arrival.has_waited(now, any_room_after);
+            let next = milestones.into_iter().filter(|at| at.0 > now.0).reduce(Seconds::min);
+            held.plan_at = if plans_again { Some(now) } else { next };
+            (held.stage, held.alone) = (Stage::PassedOver, false);
         }
     }
 
-    /// Something freed a place: plan the held set again.
-    fn replan_held(&mut self, now: Seconds) {
-        let is_waiting_for_a_place = !self.passed_over.is_empty() || !self.solving.is_empty();
-        if is_waiting_for_a_place {
-            self.want_plan(now);
-        }
-    }
-
-    fn want_plan(&mut self, at: Seconds) {
-        self.plan_at = Some(self.plan_at.map_or(at, |planned| planned.min(at)));
-    }
-
-    fn expire(&mut self, now: Seconds, actions: &mut Vec<Action>) {
-        let is_due =
-            |ticket: &Ticket, arrival: &Arrival| arrival.expires.0 <= now.0 && !self.solving.contains(ticket);
-        let expired: Vec<(Ticket, Seconds)> = self
-            .held
-            .iter()
-            .filter(|(ticket, arrival)| is_due(ticket, arrival))
-            .map(|(ticket, arrival)| (*ticket, arrival.arrived))
-            .collect();
-        for (ticket, arrived) in expired {
-            self.held.remove(&ticket);
-            self.passed_over.remove(&ticket);
-            actions.push(Action::Reject { ticket, reason: Rejection::Expired { waited: now - arrived } });
-        }
-    }
-
-    /// Takes a running request off the books; whether it was running.
-    fn release(&mut self, now: Seconds, ticket: Ticket) -> bool {
-        let Some(running) = self.running.remove(&ticket) else { return false };
+    /// Takes a running request off the books.
+    fn release(&mut self, now: Seconds, ticket: Ticket) {
+        let Some(running) = self.running.remove(&ticket) else { return };
         self.ledger.advance(now);
         self.ledger.finish(running.destination, running.service, now - running.since);
-        true
+        self.has_changed = true;
     }
 }

@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 use tower::Service;
 
 use super::openai::ApiError;
+use super::readiness::Readiness;
 use super::respond::{ResponseBody, error_response, json as json_response, text, with_type};
+use super::routes::percent_decoded;
 use crate::domain::Destination;
-use crate::profiler::node::FleetHealth;
 use crate::scheduler::Scheduler;
 use crate::scheduler::decision_record::DecisionRecord;
 
@@ -22,15 +23,15 @@ use crate::scheduler::decision_record::DecisionRecord;
 pub struct Admin {
     registry: Registry,
     scheduler: Scheduler,
-    health: FleetHealth,
+    readiness: Readiness,
     policy: &'static str,
 }
 
 impl Admin {
     /// The admin API over these parts.
     #[must_use]
-    pub fn new(registry: Registry, scheduler: Scheduler, health: FleetHealth, policy: &'static str) -> Self {
-        Self { registry, scheduler, health, policy }
+    pub fn new(registry: Registry, scheduler: Scheduler, readiness: Readiness, policy: &'static str) -> Self {
+        Self { registry, scheduler, readiness, policy }
     }
 
     fn answer(&self, request: &Request<Incoming>) -> Response<ResponseBody> {
@@ -45,12 +46,13 @@ impl Admin {
         match path {
             "/metrics" => self.metrics(),
             "/healthz" => text(StatusCode::OK, "ok\n"),
+            "/readyz" => self.readiness.answer(),
             "/admin/v1/destinations" => json_response(StatusCode::OK, self.destinations().to_string()),
             _ => match path.strip_prefix("/admin/v1/decisions/") {
-                Some(id) => self.decision(id),
+                Some(id) => self.decision(&percent_decoded(id)),
                 None => error_response(ApiError::path_not_found(
                     path,
-                    "the admin listener serves /metrics, /healthz, /admin/v1/destinations and /admin/v1/decisions/{request_id}",
+                    "the admin listener serves /metrics, /healthz, /readyz, /admin/v1/destinations and /admin/v1/decisions/{request_id}",
                 )),
             },
         }
@@ -64,7 +66,7 @@ impl Admin {
     }
 
     fn destinations(&self) -> Value {
-        let states = self.health.states();
+        let states = self.readiness.health.states();
         let describe = |d: &Destination| {
             json!({
                 "id": d.id.as_str(),

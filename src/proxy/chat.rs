@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http::{Request, Response, header};
 use hyper::body::Incoming;
 use tracing::debug;
 
+use super::body::{self, BodyRules};
 use super::headers;
 use super::openai::{ApiError, ChatRequest, parse_chat};
-use super::respond::{ResponseBody, answer, describe_decision, error_response, serve_error};
+use super::respond::{ResponseBody, answer, describe_decision, error_response, not_served};
 use super::routes::Api;
 use super::stack::RequestId;
 use crate::request_manager::Call;
@@ -39,7 +39,7 @@ pub(super) async fn handle(api: &Api, request: Request<Incoming>) -> Response<Re
         }
         Err(error) => {
             debug!(request_id = &*id, %error, "not served");
-            error_response(serve_error(&error))
+            not_served(&error, api.params.policy)
         }
     }
 }
@@ -49,7 +49,11 @@ async fn admit(api: &Api, request: Request<Incoming>) -> Result<(Call, bool), Ap
     let (head, body) = request.into_parts();
     let grant = api.params.auth.check(&head.headers)?;
     let asked = headers::read(&head.headers, grant)?;
-    let body = read_body(body, api.params.body_bytes_max).await?;
+    let rules = BodyRules {
+        bytes_max: api.params.body_bytes_max,
+        awaits_continue: head.headers.contains_key(header::EXPECT),
+    };
+    let body = body::read(body, rules).await?;
     let chat = parse_chat(&body)?;
     if !grant.allows_model(&chat.model) {
         return Err(ApiError::model_not_found(&chat.model));
@@ -86,16 +90,4 @@ async fn admit(api: &Api, request: Request<Incoming>) -> Result<(Call, bool), Ap
 /// The body as received but for the value of `model`.
 fn body_for(chat: ChatRequest, body: Bytes) -> Box<dyn Fn(&str) -> Bytes + Send + Sync> {
     Box::new(move |upstream_model| chat.splice_model(&body, upstream_model))
-}
-
-async fn read_body(body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
-    match Limited::new(body, bytes_max).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::payload_too_large(bytes_max)),
-        Err(_) => Err(ApiError::bad_request(
-            "the request body broke off: send it whole",
-            None,
-            Some("incomplete_body"),
-        )),
-    }
 }

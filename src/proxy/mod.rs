@@ -5,9 +5,11 @@
 
 pub mod admin;
 pub mod auth;
+mod body;
 pub mod chat;
 mod headers;
 pub mod openai;
+pub mod readiness;
 pub mod respond;
 pub mod routes;
 pub mod server;

@@ -101,11 +101,15 @@ pub(super) fn describe_decision(headers: &mut HeaderMap, routing: &Routing, runn
     }
 }
 
-/// What a client is told when no endpoint answered it.
-pub(super) fn serve_error(error: &ServeError) -> ApiError {
+/// The answer to a client that no endpoint answered, with what it is told of the routing if it was routed.
+pub(super) fn not_served(error: &ServeError, policy: &'static str) -> Response<ResponseBody> {
     match error {
-        ServeError::Place(error) => place_error(error),
-        ServeError::Failed { kind, .. } => failure(kind, &error.to_string()),
+        ServeError::Place(error) => error_response(place_error(error)),
+        ServeError::Failed { kind, routing } => {
+            let mut response = error_response(failure(kind, &error.to_string()));
+            describe(response.headers_mut(), routing, policy);
+            response
+        }
     }
 }
 

@@ -6,15 +6,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tokio_util::sync::CancellationToken;
 use tower::Service;
 
 use super::auth::Auth;
 use super::openai::models::Model;
 use super::openai::{ApiError, ModelList};
+use super::readiness::Readiness;
 use super::respond::{ResponseBody, error_response, json, text};
-use crate::domain::Availability;
-use crate::profiler::node::FleetHealth;
 use crate::request_manager::RequestManager;
 use crate::request_manager::admission::ModelDirectory;
 
@@ -29,16 +27,14 @@ pub struct ApiParams {
     pub directory: ModelDirectory,
     /// Who may ask.
     pub auth: Auth,
-    /// State of the endpoints, for readiness.
-    pub health: FleetHealth,
+    /// Whether it can take work.
+    pub readiness: Readiness,
     /// Largest request body.
     pub body_bytes_max: usize,
     /// Name of the policy in force, for a response header.
     pub policy: &'static str,
     /// Whether answers name the model as the client asked for it.
     pub echo_model: bool,
-    /// Set once the router is going away.
-    pub draining: CancellationToken,
 }
 
 /// The OpenAI-compatible API as a service; clones share it.
@@ -64,7 +60,7 @@ impl Api {
             (CHAT, &Method::POST) => return super::chat::handle(&self, request).await,
             (CHAT, method) => Err(ApiError::method_not_allowed(method.as_str(), CHAT, "POST")),
             ("/healthz" | "/health", method) => get(method, path, || Ok(text(StatusCode::OK, "ok\n"))),
-            ("/readyz", method) => get(method, "/readyz", || Ok(self.readiness())),
+            ("/readyz", method) => get(method, "/readyz", || Ok(self.params.readiness.answer())),
             (MODELS, method) => get(method, MODELS, || {
                 self.params.auth.check(request.headers())?;
                 Ok(json(StatusCode::OK, self.models.to_body()))
@@ -87,17 +83,6 @@ impl Api {
         let id = percent_decoded(id);
         let model = self.models.get(&id).ok_or_else(|| ApiError::model_not_found(&id))?;
         Ok(json(StatusCode::OK, model.to_body()))
-    }
-
-    /// Ready while some endpoint can take work and the router is not going away.
-    fn readiness(&self) -> Response<ResponseBody> {
-        if self.params.draining.is_cancelled() {
-            return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n");
-        }
-        let states = self.params.health.states();
-        let n_ready = states.iter().filter(|state| **state == Availability::Ready).count();
-        let status = if n_ready > 0 { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        text(status, format!("{n_ready} of {} endpoints ready\n", states.len()))
     }
 }
 
@@ -123,7 +108,7 @@ fn hint(path: &str) -> &'static str {
 }
 
 /// Decodes `%XX`; anything malformed stays as it is.
-fn percent_decoded(text: &str) -> String {
+pub(super) fn percent_decoded(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
     let mut at = 0;

@@ -51,7 +51,8 @@ where
             debug!(%error, "cannot set TCP_NODELAY");
         }
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT).max_buf_size(HEAD_BYTES_MAX);
+        http.timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT);
+        http.max_buf_size(HEAD_BYTES_MAX).max_header_size(HEAD_BYTES_MAX);
         let connection =
             http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service.clone()));
         let connection = graceful.watch(connection);

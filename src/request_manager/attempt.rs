@@ -4,16 +4,19 @@
 //! an answer in one piece is held whole. Whatever goes wrong until then is a [`Failure`] that another
 //! destination may make good.
 
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Call, FailureKind};
-use crate::domain::Destination;
+use crate::domain::{Destination, EndpointOrd};
 use crate::endpoint::answer::{Usage, inspect_complete};
 use crate::endpoint::meter::StreamMeter;
 use crate::endpoint::upstream_error::UpstreamError;
@@ -27,13 +30,22 @@ const WHOLE_BYTES_MAX: usize = 16 << 20;
 /// Read of an error answer.
 const ERROR_BYTES_MAX: usize = 64 << 10;
 
+const FIRST_TOKEN_TIMEOUT: Failure = Failure::TimedOut("first_token_timeout");
+
 /// One attempt at one destination.
 #[derive(Debug)]
 pub(super) struct Attempt<'a> {
-    pub(super) pool: &'a EndpointPool,
+    pub(super) pool: &'a Arc<EndpointPool>,
     pub(super) destination: &'a Destination,
     pub(super) began: Instant,
     pub(super) under_way: UnderWay,
+}
+
+/// An endpoint and the way to it.
+#[derive(Debug, Clone)]
+struct Line {
+    pool: Arc<EndpointPool>,
+    endpoint: EndpointOrd,
 }
 
 /// An answer that may be committed to the client.
@@ -51,13 +63,33 @@ pub(super) struct Streaming {
     /// Read already and not passed on.
     pub(super) held: BytesMut,
     /// What is still to come.
-    pub(super) rest: Incoming,
+    pub(super) rest: Rest,
     /// What passed; `None` where the answer is not an event stream.
     pub(super) meter: Option<StreamMeter>,
     /// When the attempt began.
     pub(super) began: Instant,
     /// Kept until the stream is over.
     pub(super) _under_way: UnderWay,
+}
+
+/// What is still to come of an answer under way.
+pub(super) enum Rest {
+    /// Even its head: the client waited so long that the stream was committed without.
+    Head(Pin<Box<dyn Future<Output = Result<Incoming, Failure>> + Send>>),
+    /// Its body.
+    Body(Incoming),
+    /// Nothing: the endpoint has been left.
+    Nothing,
+}
+
+impl fmt::Debug for Rest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Head(_) => "Head",
+            Self::Body(_) => "Body",
+            Self::Nothing => "Nothing",
+        })
+    }
 }
 
 /// Why an attempt gave no answer. Nothing of it has reached the client.
@@ -121,29 +153,81 @@ impl From<SendError> for Failure {
 impl Attempt<'_> {
     pub(super) async fn run(self, call: &Call) -> Result<Answer, Failure> {
         let body = (call.body_for)(&self.destination.upstream_model);
-        let response =
-            self.pool.post(self.destination.endpoint, call.path, call.headers.clone(), body).await?;
-        if !response.status().is_success() {
-            return Err(self.read_error(response).await);
+        let opened = self.line().open(call.path, call.headers.clone(), body);
+        if !call.stream {
+            return self.read_whole(opened.await?).await;
         }
-        let is_event_stream = content_type(response.headers()).starts_with("text/event-stream");
-        if call.stream && is_event_stream {
-            self.read_preamble(response).await
-        } else {
-            self.read_whole(response).await
+        let mut opened = Box::pin(opened);
+        match timeout_at(self.quiet_until(), &mut opened).await {
+            Ok(response) => {
+                let response = response?;
+                if is_event_stream(&response) {
+                    self.read_preamble(response).await
+                } else {
+                    self.read_whole(response).await
+                }
+            }
+            Err(_) if self.may_commit() => Ok(self.commit_without_head(opened)),
+            Err(_) => Err(FIRST_TOKEN_TIMEOUT),
         }
+    }
+
+    /// Until when a stream may be without content and nothing happens.
+    fn quiet_until(&self) -> Instant {
+        let limits = self.pool.timeouts();
+        self.began + limits.commit_after.min(limits.first_token)
+    }
+
+    /// Whether a stream without content is committed to the client then, or given up.
+    fn may_commit(&self) -> bool {
+        self.pool.timeouts().commit_after < self.pool.timeouts().first_token
+    }
+
+    /// A stream whose endpoint has not even sent a head: it may be loading the model.
+    fn commit_without_head(
+        self,
+        opened: impl Future<Output = Result<Response<Incoming>, Failure>> + Send + Unpin + 'static,
+    ) -> Answer {
+        let body = async move {
+            let response = opened.await?;
+            if is_event_stream(&response) {
+                return Ok(response.into_body());
+            }
+            Err(Failure::Unusable("an answer in one piece to a request for a stream".to_owned()))
+        };
+        let headers =
+            HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))]);
+        let rest = Rest::Head(Box::pin(body));
+        self.under_way(StatusCode::OK, headers, (BytesMut::new(), rest, Some(StreamMeter::new())))
+    }
+
+    fn under_way(
+        self,
+        status: StatusCode,
+        headers: HeaderMap,
+        (held, rest, meter): (BytesMut, Rest, Option<StreamMeter>),
+    ) -> Answer {
+        let (began, _under_way) = (self.began, self.under_way);
+        Answer::Streaming {
+            status,
+            headers,
+            stream: Box::new(Streaming { held, rest, meter, began, _under_way }),
+        }
+    }
+
+    fn line(&self) -> Line {
+        Line { pool: Arc::clone(self.pool), endpoint: self.destination.endpoint }
     }
 
     /// Reads a stream up to its first content.
     async fn read_preamble(self, response: Response<Incoming>) -> Result<Answer, Failure> {
-        let limits = *self.pool.timeouts();
         let (status, headers) = (response.status(), passed_headers(response.headers()));
         let mut rest = response.into_body();
         let mut meter = StreamMeter::new();
         let mut held = BytesMut::new();
-        let commit_at = self.began + limits.commit_after.min(limits.first_token);
+        let quiet_until = self.quiet_until();
         loop {
-            match timeout_at(commit_at, rest.frame()).await {
+            match timeout_at(quiet_until, rest.frame()).await {
                 Ok(Some(Ok(frame))) => {
                     let Ok(data) = frame.into_data() else { continue };
                     meter.push(&data);
@@ -157,19 +241,17 @@ impl Attempt<'_> {
                     }
                     return Err(Failure::Unusable("a stream that ended before its first token".to_owned()));
                 }
-                Err(_) if limits.commit_after < limits.first_token => break,
-                Err(_) => return Err(Failure::TimedOut("first_token_timeout")),
+                Err(_) if self.may_commit() => break,
+                Err(_) => return Err(FIRST_TOKEN_TIMEOUT),
             }
             if let Some(error) = meter.error() {
-                return Err(self.answered(error.clone(), None));
+                return Err(self.line().answered(error.clone(), None));
             }
             if meter.has_content() || held.len() > PREAMBLE_BYTES_MAX {
                 break;
             }
         }
-        let (began, _under_way) = (self.began, self.under_way);
-        let stream = Box::new(Streaming { held, rest, meter: Some(meter), began, _under_way });
-        Ok(Answer::Streaming { status, headers, stream })
+        Ok(self.under_way(status, headers, (held, Rest::Body(rest), Some(meter))))
     }
 
     /// Reads an answer in one piece; a very large one is passed on while it comes.
@@ -179,6 +261,7 @@ impl Attempt<'_> {
         let mut rest = response.into_body();
         let mut held = BytesMut::new();
         let mut read_by = self.began + limits.first_token;
+        let mut too_late = FIRST_TOKEN_TIMEOUT;
         loop {
             match timeout_at(read_by, rest.frame()).await {
                 Ok(Some(Ok(frame))) => {
@@ -186,20 +269,32 @@ impl Attempt<'_> {
                         held.extend_from_slice(&data);
                     }
                     read_by = Instant::now() + limits.idle;
+                    too_late = Failure::TimedOut("idle_timeout");
                 }
                 Ok(Some(Err(_))) => return Err(Failure::Broken),
                 Ok(None) => break,
-                Err(_) => return Err(Failure::TimedOut("first_token_timeout")),
+                Err(_) => return Err(too_late),
             }
             if held.len() > WHOLE_BYTES_MAX {
-                let (began, _under_way) = (self.began, self.under_way);
-                let stream = Box::new(Streaming { held, rest, meter: None, began, _under_way });
-                return Ok(Answer::Streaming { status, headers, stream });
+                return Ok(self.under_way(status, headers, (held, Rest::Body(rest), None)));
             }
         }
         let body = held.freeze();
-        let inspected = inspect_complete(&body).map_err(|error| self.answered(error, None))?;
+        let inspected = inspect_complete(&body).map_err(|error| self.line().answered(error, None))?;
         Ok(Answer::Whole { status, headers, body, usage: inspected.usage })
+    }
+}
+
+impl Line {
+    /// Sends a request and awaits the head of a good answer; another one is read whole.
+    async fn open(
+        self,
+        path: &'static str,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Failure> {
+        let response = self.pool.post(self.endpoint, path, headers, body).await?;
+        if response.status().is_success() { Ok(response) } else { Err(self.read_error(response).await) }
     }
 
     async fn read_error(&self, response: Response<Incoming>) -> Failure {
@@ -217,13 +312,14 @@ impl Attempt<'_> {
 
     /// An endpoint's error in its own words, but for its address.
     fn answered(&self, mut error: UpstreamError, retry_after: Option<Duration>) -> Failure {
-        error.redact(self.pool.authority(self.destination.endpoint));
+        error.redact(self.pool.authority(self.endpoint));
         Failure::Answered { error, retry_after }
     }
 }
 
-fn content_type(headers: &HeaderMap) -> &str {
-    headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default()
+fn is_event_stream(response: &Response<Incoming>) -> bool {
+    let content_type = response.headers().get(header::CONTENT_TYPE);
+    content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
 }
 
 /// The endpoint's own wish, in seconds or milliseconds; dates and nonsense are ignored.

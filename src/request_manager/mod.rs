@@ -21,7 +21,7 @@ use tracing::{debug, warn};
 
 use crate::domain::{Destination, DestinationOrd, RequestEstimate, RoutingRequest};
 use crate::endpoint::EndpointPool;
-use crate::endpoint::echo::{ModelEcho, echo_model};
+use crate::endpoint::echo::echo_model;
 use crate::endpoint::upstream_error::UpstreamError;
 use crate::profiler::node::FleetHealth;
 use crate::scheduler::{PlaceError, Placement, Scheduler};
@@ -104,10 +104,10 @@ pub enum ServeError {
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// Its destinations failed it; the last failure.
-    #[error("{attempts} destination(s) failed, the last one: {kind}")]
+    #[error("{} destination(s) failed, the last one: {kind}", routing.attempts)]
     Failed {
-        /// Destinations tried.
-        attempts: u32,
+        /// How it was routed last.
+        routing: Box<Routing>,
         /// What went wrong.
         kind: FailureKind,
     },
@@ -213,7 +213,8 @@ impl RequestManager {
                 reason = failure.reason(),
                 "attempt failed"
             );
-            let error = ServeError::Failed { attempts, kind: failure.kind() };
+            let routing = Box::new(self.routing(&placement, attempts));
+            let error = ServeError::Failed { routing, kind: failure.kind() };
             if !failure.may_fail_over() || attempts >= ATTEMPTS_MAX {
                 return Err(error);
             }
@@ -236,6 +237,18 @@ impl RequestManager {
         result
     }
 
+    fn routing(&self, placement: &Placement, attempts: u32) -> Routing {
+        Routing {
+            destinations: Arc::clone(self.scheduler.destinations()),
+            ord: placement.planned.destination,
+            plan: placement.plan,
+            batch_size: placement.batch_size,
+            waited: placement.waited,
+            attempts,
+            estimate: placement.planned.estimate,
+        }
+    }
+
     fn hand_over(
         &self,
         placement: Placement,
@@ -243,15 +256,7 @@ impl RequestManager {
         mut record: Record,
         echo: Option<Arc<str>>,
     ) -> Served {
-        let routing = Routing {
-            destinations: Arc::clone(self.scheduler.destinations()),
-            ord: placement.planned.destination,
-            plan: placement.plan,
-            batch_size: placement.batch_size,
-            waited: placement.waited,
-            attempts: record.attempts(),
-            estimate: placement.planned.estimate,
-        };
+        let routing = self.routing(&placement, record.attempts());
         debug!(
             request_id = record.request_id(),
             destination = routing.destination().id.as_str(),
@@ -266,7 +271,6 @@ impl RequestManager {
                 Served { routing, status, headers, body: ServedBody::Whole(Full::new(body)) }
             }
             Answer::Streaming { status, headers, stream } => {
-                let echo = echo.filter(|_| stream.meter.is_some()).map(ModelEcho::new);
                 let books = Books { record, _lease: placement.lease };
                 let body = RelayBody::new(*stream, echo, books, *self.pool.timeouts());
                 Served { routing, status, headers, body: ServedBody::Relayed(Box::new(body)) }

@@ -4,26 +4,34 @@
 //! nothing: a slow client stops the reading, and TCP stops the endpoint.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::attempt::Streaming;
+use super::attempt::{Rest, Streaming};
 use super::record::{Outcome, Record};
 use crate::endpoint::Timeouts;
 use crate::endpoint::echo::ModelEcho;
 use crate::endpoint::meter::StreamMeter;
+use crate::endpoint::whole_lines::WholeLines;
 use crate::scheduler::Lease;
 use crate::units::Tokens;
 
 /// Sent while a committed stream has no content: keeps clients and proxies from giving up. One line, no
 /// blank line after it: some clients take `comment + blank line` for an event.
 const PING: &[u8] = b": ping\n";
+/// Time between the error event of a broken stream and the abort, in which the event gets on its way: an
+/// abort throws away what has not been written.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 /// What a client reads when a committed stream breaks.
 const BROKEN: &str = "the endpoint broke off the stream";
+const ENDED_EARLY: &str = "the endpoint ended the stream before its answer was complete";
 const STALLED: &str = "the endpoint stopped sending";
+const REFUSED: &str = "the endpoint failed";
 
 /// The body could not be completed; the connection is aborted so that the client notices.
 #[derive(Debug, thiserror::Error)]
@@ -37,8 +45,37 @@ pub struct RelayBody {
     timer: Pin<Box<Sleep>>,
     limits: Timeouts,
     state: State,
-    echo: Option<ModelEcho>,
+    passing: Passing,
     books: Option<Books>,
+}
+
+/// How bytes go on to the client.
+#[derive(Debug)]
+enum Passing {
+    /// As they come: no event stream.
+    Plain,
+    /// In whole lines.
+    Lines(WholeLines),
+    /// In whole lines with another model name.
+    Echo(ModelEcho),
+}
+
+impl Passing {
+    fn push(&mut self, data: Bytes) -> Bytes {
+        match self {
+            Self::Plain => data,
+            Self::Lines(lines) => lines.push(data),
+            Self::Echo(echo) => echo.push(&data),
+        }
+    }
+
+    fn finish(&mut self) -> Bytes {
+        match self {
+            Self::Plain => Bytes::new(),
+            Self::Lines(lines) => lines.finish(),
+            Self::Echo(echo) => echo.finish(),
+        }
+    }
 }
 
 /// What must be closed when the answer is over.
@@ -57,9 +94,15 @@ enum State {
 }
 
 impl RelayBody {
-    pub(super) fn new(stream: Streaming, echo: Option<ModelEcho>, books: Books, limits: Timeouts) -> Self {
+    /// `echo` is the model name that events are to show; `None` = as the endpoint wrote it.
+    pub(super) fn new(stream: Streaming, echo: Option<Arc<str>>, books: Books, limits: Timeouts) -> Self {
+        let passing = match (&stream.meter, echo) {
+            (None, _) => Passing::Plain,
+            (Some(_), None) => Passing::Lines(WholeLines::default()),
+            (Some(_), Some(model)) => Passing::Echo(ModelEcho::new(model)),
+        };
         let timer = Box::pin(sleep_until(Instant::now() + limits.idle));
-        let mut body = Self { stream, timer, limits, state: State::Passing, echo, books: Some(books) };
+        let mut body = Self { stream, timer, limits, state: State::Passing, passing, books: Some(books) };
         body.rearm();
         body
     }
@@ -79,12 +122,14 @@ impl RelayBody {
         self.timer.as_mut().reset(at);
     }
 
-    fn pass(&mut self, data: Bytes) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        let data = match &mut self.echo {
-            Some(echo) => echo.push(&data),
-            None => data,
-        };
-        Poll::Ready(Some(Ok(Frame::data(data))))
+    /// More of the stream has come.
+    fn take(&mut self, data: Bytes) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        if let Some(meter) = &mut self.stream.meter {
+            meter.push(&data);
+        }
+        self.note_first_content();
+        self.rearm();
+        Poll::Ready(Some(Ok(Frame::data(self.passing.push(data)))))
     }
 
     fn note_first_content(&mut self) {
@@ -96,16 +141,28 @@ impl RelayBody {
     }
 
     /// Ends a committed stream that failed: an error event on a fresh line, then an aborted body.
-    fn cut(&mut self, why: &'static str, outcome: Outcome) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        self.close_books(outcome);
+    fn cut(&mut self, why: &'static str, details: Option<String>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        let fresh_line = self.fresh_line();
+        self.cut_after(fresh_line, why, details)
+    }
+
+    fn cut_after(
+        &mut self,
+        fresh_line: &str,
+        why: &'static str,
+        details: Option<String>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        self.close_books(Outcome::Failed);
+        self.stream.rest = Rest::Nothing;
+        self.timer.as_mut().reset(Instant::now() + LAST_WORDS);
+        self.state = State::Cutting(why);
         if self.stream.meter.is_none() {
             self.state = State::Over;
             return Poll::Ready(Some(Err(Cut(why))));
         }
-        self.state = State::Cutting(why);
-        let fresh_line = if self.is_between_events() { "" } else { "\n\n" };
+        let message = details.map_or_else(|| why.to_owned(), |details| format!("{why}: {details}"));
         let event = serde_json::json!({"error": {
-            "message": why, "type": "upstream_error", "param": null, "code": "stream_interrupted",
+            "message": message, "type": "upstream_error", "param": null, "code": "stream_interrupted",
         }});
         Poll::Ready(Some(Ok(Frame::data(Bytes::from(format!("{fresh_line}data: {event}\n\n"))))))
     }
@@ -119,20 +176,33 @@ impl RelayBody {
         }
     }
 
-    /// The stream ended as HTTP has it; an error event in it makes it a failure all the same.
+    /// The stream ended as HTTP has it. An error event in it makes it a failure all the same, and so does
+    /// an answer that is not complete: that is what proxies make of a server that died.
     fn ended(&mut self) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        let mut outcome = Outcome::Ok;
+        let fresh_line = self.fresh_line();
         if let Some(meter) = &mut self.stream.meter {
             meter.finish();
+            if meter.error().is_some() {
+                outcome = Outcome::Failed;
+            } else if !meter.is_done() && !meter.is_finished() {
+                return self.cut_after(fresh_line, ENDED_EARLY, None);
+            }
         }
-        let is_error = self.stream.meter.as_ref().is_some_and(|meter| meter.error().is_some());
-        self.close_books(if is_error { Outcome::Failed } else { Outcome::Ok });
+        self.close_books(outcome);
         self.state = State::Over;
-        let tail = self.echo.as_mut().map(ModelEcho::finish).filter(|tail| !tail.is_empty());
+        let tail = Some(self.passing.finish()).filter(|tail| !tail.is_empty());
         Poll::Ready(tail.map(|tail| Ok(Frame::data(tail))))
     }
 
     fn is_between_events(&self) -> bool {
         self.stream.meter.as_ref().is_some_and(StreamMeter::is_between_events)
+    }
+
+    /// What must come before an event of ours. Half a line is not with the client, but an event may be
+    /// open, or its line too long to be held.
+    fn fresh_line(&self) -> &'static str {
+        if self.is_between_events() { "" } else { "\n\n" }
     }
 
     fn silent(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
@@ -150,7 +220,7 @@ impl RelayBody {
                 Poll::Pending
             };
         }
-        self.cut(STALLED, Outcome::Failed)
+        self.cut(STALLED, None)
     }
 }
 
@@ -163,6 +233,7 @@ impl Body for RelayBody {
         match this.state {
             State::Over => return Poll::Ready(None),
             State::Cutting(why) => {
+                ready!(this.timer.as_mut().poll(cx));
                 this.state = State::Over;
                 return Poll::Ready(Some(Err(Cut(why))));
             }
@@ -171,22 +242,25 @@ impl Body for RelayBody {
         if !this.stream.held.is_empty() {
             this.note_first_content();
             let held = std::mem::take(&mut this.stream.held).freeze();
-            return this.pass(held);
+            return Poll::Ready(Some(Ok(Frame::data(this.passing.push(held)))));
         }
         loop {
-            match Pin::new(&mut this.stream.rest).poll_frame(cx) {
-                Poll::Ready(Some(Ok(frame))) => {
-                    let Ok(data) = frame.into_data() else { continue };
-                    if let Some(meter) = &mut this.stream.meter {
-                        meter.push(&data);
+            match &mut this.stream.rest {
+                Rest::Head(head) => match head.as_mut().poll(cx) {
+                    Poll::Ready(Ok(body)) => this.stream.rest = Rest::Body(body),
+                    Poll::Ready(Err(failure)) => return this.cut(REFUSED, Some(failure.kind().to_string())),
+                    Poll::Pending => return this.silent(cx),
+                },
+                Rest::Body(body) => match Pin::new(body).poll_frame(cx) {
+                    Poll::Ready(Some(Ok(frame))) => {
+                        let Ok(data) = frame.into_data() else { continue };
+                        return this.take(data);
                     }
-                    this.note_first_content();
-                    this.rearm();
-                    return this.pass(data);
-                }
-                Poll::Ready(Some(Err(_))) => return this.cut(BROKEN, Outcome::Failed),
-                Poll::Ready(None) => return this.ended(),
-                Poll::Pending => return this.silent(cx),
+                    Poll::Ready(Some(Err(_))) => return this.cut(BROKEN, None),
+                    Poll::Ready(None) => return this.ended(),
+                    Poll::Pending => return this.silent(cx),
+                },
+                Rest::Nothing => return Poll::Ready(None),
             }
         }
     }

@@ -9,19 +9,23 @@ pub mod decisions;
 mod metrics;
 mod solver;
 mod task;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus::Registry;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::domain::{
     Availability, Destination, DestinationOrd, Prediction, QualitySource, RoutingContext, RoutingRequest,
 };
-use crate::planning::{Arrival, PlanParams, Planned, Planner, PlannerParams, Rejection, Ticket, WindowClose};
+use crate::planning::{
+    Arrival, PlanJob, PlanParams, Planned, Planner, PlannerParams, Rejection, Ticket, WindowClose,
+};
 use crate::profiler::quality::QualityService;
 use crate::routing::{RoutingPolicy, legal_set};
 use crate::units::Seconds;
@@ -30,7 +34,7 @@ pub use crate::routing::NoDestination;
 
 use decisions::DecisionRing;
 use metrics::SchedulerMetrics;
-use solver::SolverThread;
+use solver::{SolveOutcome, SolverThread};
 use task::{Event, SchedulerTask, Surroundings};
 
 /// How the scheduler is set up.
@@ -131,13 +135,25 @@ impl Scheduler {
         fleet: Fleet,
         registry: &Registry,
     ) -> anyhow::Result<(Self, impl Future<Output = ()> + Send + use<>)> {
+        let name = policy.name();
+        let solver = SolverThread::start(policy, params.plan, params.budget)?;
+        Ok(Self::with_solver(params, name, move |job| solver.submit(job), fleet, registry)?)
+    }
+
+    /// The same around any way of solving.
+    fn with_solver<S: Fn(PlanJob) -> oneshot::Receiver<SolveOutcome> + Send>(
+        params: SchedulerParams,
+        policy: &'static str,
+        solver: S,
+        fleet: Fleet,
+        registry: &Registry,
+    ) -> prometheus::Result<(Self, impl Future<Output = ()> + Send + use<S>)> {
         let (events, inbox) = mpsc::unbounded_channel();
         let decisions = DecisionRing::default();
         let epoch = Instant::now();
-        let metrics = SchedulerMetrics::register(registry, policy.name(), &fleet.destinations)?;
+        let metrics = SchedulerMetrics::register(registry, policy, &fleet.destinations)?;
         let mut planner = Planner::new(params.planner, fleet.destinations, Seconds::ZERO);
         let template = planner.context(Seconds::ZERO);
-        let solver = SolverThread::start(policy, params.plan, params.budget)?;
         let health = fleet.health.clone();
         let task =
             SchedulerTask::new(planner, solver, metrics, decisions.clone(), Surroundings { epoch, health });
@@ -175,7 +191,7 @@ impl Scheduler {
     /// # Errors
     /// See [`PlaceError`].
     pub async fn place(&self, request: Arc<RoutingRequest>, text: String) -> Result<Placement, PlaceError> {
-        let permit = Arc::clone(&self.queue)
+        let _permit = Arc::clone(&self.queue)
             .try_acquire_owned()
             .map_err(|_| PlaceError::QueueFull { max_queued: self.params.max_queued })?;
         let now = self.now();
@@ -190,11 +206,12 @@ impl Scheduler {
             excluded: Vec::new(),
         };
         let lease = Lease { ticket: arrival.ticket, arrival, events: self.events.clone() };
-        self.await_reply(lease, pending, permit).await
+        self.await_reply(lease, pending).await
     }
 
     /// Finds another destination for a request that `failed` could not serve: the best legal one that
-    /// has not failed it yet. Nothing is gathered; it has done its waiting.
+    /// has not failed it yet. Nothing is gathered; it has done its waiting. Nor does the bound on waiting
+    /// requests apply: it gives up a place at `failed`, and those are bounded by `max_inflight`.
     ///
     /// # Errors
     /// See [`PlaceError`].
@@ -203,18 +220,14 @@ impl Scheduler {
         mut lease: Lease,
         failed: DestinationOrd,
     ) -> Result<Placement, PlaceError> {
-        let permit = Arc::clone(&self.queue)
-            .try_acquire_owned()
-            .map_err(|_| PlaceError::QueueFull { max_queued: self.params.max_queued })?;
         lease.arrival.excluded.push(failed);
-        self.await_reply(lease, None, permit).await
+        self.await_reply(lease, None).await
     }
 
     async fn await_reply(
         &self,
-        lease: Lease,
+        mut lease: Lease,
         mut pending: Option<oneshot::Receiver<Prediction>>,
-        _permit: OwnedSemaphorePermit,
     ) -> Result<Placement, PlaceError> {
         let ticket = lease.ticket;
         let (reply, mut answer) = oneshot::channel();
@@ -235,8 +248,10 @@ impl Scheduler {
                 }
                 prediction = awaited(&mut pending) => {
                     pending = None;
-                    if let Some(prediction) = prediction {
-                        let event = Event::Predicted { ticket, prediction: Arc::new(prediction) };
+                    if let Some(prediction) = prediction.map(Arc::new) {
+                        // For another destination, should the first one fail.
+                        lease.arrival.prediction = Arc::clone(&prediction);
+                        let event = Event::Predicted { ticket, prediction };
                         self.events.send(event).map_err(|_| PlaceError::Closed)?;
                     }
                 }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
@@ -11,9 +12,9 @@ use tracing::{debug, error};
 use super::availability_of;
 use super::decisions::DecisionRing;
 use super::metrics::SchedulerMetrics;
-use super::solver::{SolveOutcome, SolverThread};
+use super::solver::SolveOutcome;
 use crate::domain::{Availability, Prediction};
-use crate::planning::{Action, Arrival, Planned, Planner, Rejection, Step, Ticket};
+use crate::planning::{Action, Arrival, PlanJob, Planned, Planner, Rejection, Step, Ticket};
 use crate::units::Seconds;
 
 /// Events taken in before the planner is asked again, so that a burst is one plan.
@@ -59,25 +60,25 @@ pub(super) struct Surroundings {
     pub(super) health: watch::Receiver<Arc<[Availability]>>,
 }
 
-#[derive(Debug)]
-pub(super) struct SchedulerTask {
+/// The task's state. `S` takes a job and delivers its outcome later.
+pub(super) struct SchedulerTask<S> {
     planner: Planner,
-    solver: SolverThread,
+    submit: S,
     metrics: SchedulerMetrics,
     decisions: DecisionRing,
     surroundings: Surroundings,
     replies: HashMap<Ticket, oneshot::Sender<Result<Sent, Rejection>>>,
 }
 
-impl SchedulerTask {
+impl<S: Fn(PlanJob) -> oneshot::Receiver<SolveOutcome>> SchedulerTask<S> {
     pub(super) fn new(
         planner: Planner,
-        solver: SolverThread,
+        submit: S,
         metrics: SchedulerMetrics,
         decisions: DecisionRing,
         surroundings: Surroundings,
     ) -> Self {
-        Self { planner, solver, metrics, decisions, surroundings, replies: HashMap::new() }
+        Self { planner, submit, metrics, decisions, surroundings, replies: HashMap::new() }
     }
 
     /// Runs until every handle to the scheduler is gone.
@@ -94,6 +95,10 @@ impl SchedulerTask {
                 },
                 outcome = solved(&mut solving) => {
                     solving = None;
+                    // What is down by now must not be sent to.
+                    if self.surroundings.health.has_changed().unwrap_or(false) {
+                        self.take_health();
+                    }
                     self.take_outcome(outcome);
                 }
                 changed = self.surroundings.health.changed() => {
@@ -117,7 +122,7 @@ impl SchedulerTask {
         match step {
             Step::Wait(until) => until,
             Step::Solve(job) => {
-                *solving = Some(self.solver.submit(*job));
+                *solving = Some((self.submit)(*job));
                 None
             }
         }
@@ -149,11 +154,10 @@ impl SchedulerTask {
     }
 
     fn take_health(&mut self) {
-        let now = self.now();
         let health = Arc::clone(&self.surroundings.health.borrow_and_update());
-        let context = self.planner.context(now);
-        let availability = context.destinations.iter().map(|d| availability_of(d, &health)).collect();
-        self.planner.set_availability(now, availability);
+        let destinations = self.planner.destinations().iter();
+        let availability = destinations.map(|d| availability_of(d, &health)).collect();
+        self.planner.set_availability(availability);
     }
 
     fn take_outcome(&mut self, outcome: Option<SolveOutcome>) {
@@ -174,11 +178,11 @@ impl SchedulerTask {
             }
             Some(Err(reason)) => {
                 error!(%reason, "the policy could not decide");
-                self.planner.abandon(&reason.to_string(), &mut actions);
+                self.planner.abandon(now, &reason.to_string(), &mut actions);
             }
             None => {
                 error!("the solver thread is gone");
-                self.planner.abandon("the solver stopped", &mut actions);
+                self.planner.abandon(now, "the solver stopped", &mut actions);
             }
         }
         self.perform(actions);
@@ -207,8 +211,10 @@ impl SchedulerTask {
         Seconds(self.surroundings.epoch.elapsed().as_secs_f64())
     }
 
+    /// The first instant at which [`SchedulerTask::now`] is not before `at`.
     fn instant(&self, at: Seconds) -> Instant {
-        self.surroundings.epoch + std::time::Duration::from_secs_f64(at.0.max(0.0))
+        const ROUNDING: Duration = Duration::from_nanos(1);
+        self.surroundings.epoch + Duration::from_secs_f64(at.0.max(0.0)) + ROUNDING
     }
 }
 

@@ -92,8 +92,7 @@ pub fn run(
     let mut first_request_number = 0;
     for batch in 0..params.batches as u64 {
         let rows = draw(workload.requests().len(), params.batch_size, &mut rng_for(params.seed, 2 * batch));
-        let problem =
-            |figures| workload.problem(&rows, figures, &params.costs, params.weights);
+        let problem = |figures| workload.problem(&rows, figures, &params.costs, params.weights);
         let predicted = problem(Figures::Predicted)?.numbered_from(first_request_number);
         let actual = problem(Figures::True)?;
         first_request_number += rows.len() as u64;
@@ -144,12 +143,7 @@ fn sample(
 }
 
 fn terms(raw: &RawTerms) -> Terms {
-    Terms {
-        quality: raw.quality_loss,
-        cost: raw.cost.get(),
-        energy: raw.energy.get(),
-        time: raw.time.get(),
-    }
+    Terms { quality: raw.quality_loss, cost: raw.cost.get(), energy: raw.energy.get(), time: raw.time.get() }
 }
 
 /// Scaled terms and J of one batch.
@@ -159,11 +153,7 @@ struct Judged {
 }
 
 /// Eq. 6 over the methods, batch by batch; one list of batches per method.
-fn normalised(
-    samples: &[Vec<Sample>],
-    weights: Weights,
-    raw: impl Fn(&Sample) -> Terms,
-) -> Vec<Vec<Judged>> {
+fn normalised(samples: &[Vec<Sample>], weights: Weights, raw: impl Fn(&Sample) -> Terms) -> Vec<Vec<Judged>> {
     let batches = samples.first().map_or(0, Vec::len);
     let mut judged: Vec<Vec<Judged>> = samples.iter().map(|_| Vec::with_capacity(batches)).collect();
     for batch in 0..batches {

@@ -50,7 +50,8 @@ const TOKENS_MIN: f64 = 2.0;
 /// The length of `model`'s answer to the row `id` of `benchmark`.
 #[must_use]
 pub fn synthetic_length(id: &str, benchmark: Option<&str>, model: &str) -> Tokens {
-    let find = |table: &[(&str, f64)], key: &str| table.iter().find(|(name, _)| *name == key).map(|(_, x)| *x);
+    let find =
+        |table: &[(&str, f64)], key: &str| table.iter().find(|(name, _)| *name == key).map(|(_, x)| *x);
     let task_mean = benchmark.and_then(|task| find(TASK_MEANS, task)).unwrap_or(OTHER_TASK_MEAN);
     let verbosity = find(VERBOSITY, model).unwrap_or(1.0);
     let z_request = standard_normal(&mut rng_for(fnv1a(id.as_bytes()), 0));
@@ -67,7 +68,9 @@ fn standard_normal(rng: &mut ChaCha8Rng) -> f64 {
 
 /// 64-bit FNV-1a, to turn names into seeds that never change.
 fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 #[cfg(test)]
@@ -85,7 +88,8 @@ mod tests {
 
     #[test]
     fn unknown_names_have_a_plain_mean() {
-        let mean = (0..2_000).map(|i| synthetic_length(&format!("r{i}"), None, "mine").get()).sum::<f64>() / 2_000.0;
+        let mean =
+            (0..2_000).map(|i| synthetic_length(&format!("r{i}"), None, "mine").get()).sum::<f64>() / 2_000.0;
         assert!((mean / 200.0 - 1.0).abs() < 0.05, "{mean}");
     }
 

@@ -17,8 +17,7 @@ use crate::planning::{
     Action, Arrival, PlanJob, PlanParams, Planner, PlannerParams, Step, Ticket, WindowParams,
 };
 use crate::routing::{
-    CostModels, Objective, ObjectiveMode, PolicyError, Problem, RoutingDecision, RoutingPolicy,
-    legal_set,
+    CostModels, Objective, ObjectiveMode, PolicyError, Problem, RoutingDecision, RoutingPolicy, legal_set,
 };
 use crate::simulate::engine::{Engine, FifoEngine, Job, Served};
 use crate::simulate::workload::Figures;
@@ -186,11 +185,8 @@ impl<'a> Driver<'a> {
             max_wait: if method.is_joint() { params.window.max_wait } else { Seconds::ZERO },
             ..params.window
         };
-        let planner = PlannerParams {
-            window,
-            gather: method.is_joint(),
-            weights: method.weights(params.weights),
-        };
+        let planner =
+            PlannerParams { window, gather: method.is_joint(), weights: method.weights(params.weights) };
         let mut driver = Self {
             workload,
             visits,
@@ -296,7 +292,8 @@ impl<'a> Driver<'a> {
             let step = self.planner.step(now, &mut actions);
             match step {
                 Step::Solve(job) => {
-                    let policy = Clustered { policy, rows: self.placeable_rows(&job), workload: self.workload };
+                    let policy =
+                        Clustered { policy, rows: self.placeable_rows(&job), workload: self.workload };
                     let began = (hooks.clock)();
                     let plan = job.solve(&policy, &plan_params, &mut || false)?;
                     self.decisions.push((hooks.clock)() - began);
@@ -378,7 +375,8 @@ impl RoutingPolicy for Clustered<'_> {
         rng: &mut ChaCha8Rng,
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<RoutingDecision, PolicyError> {
-        let clustered = self.workload.with_clusters(problem, &self.rows).map_err(|_| PolicyError::NoClusters)?;
+        let clustered =
+            self.workload.with_clusters(problem, &self.rows).map_err(|_| PolicyError::NoClusters)?;
         self.policy.route(&clustered, objective, rng, stop)
     }
 }

@@ -94,11 +94,12 @@ impl LiveTruth {
         let (n, m) = (self.problem.n_requests(), self.problem.n_destinations());
         let loads = self.problem.destinations().iter().enumerate();
         let service = &self.problem.tables().service_s;
-        loads.map(|(d, load)| {
-            let total_s: f64 = service.iter().skip(d).step_by(m).sum();
-            load.batch_speedup * n as f64 / total_s.max(f64::MIN_POSITIVE)
-        })
-        .sum()
+        loads
+            .map(|(d, load)| {
+                let total_s: f64 = service.iter().skip(d).step_by(m).sum();
+                load.batch_speedup * n as f64 / total_s.max(f64::MIN_POSITIVE)
+            })
+            .sum()
     }
 
     /// Sums up a run of `method`.

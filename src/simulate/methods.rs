@@ -135,10 +135,7 @@ impl Method {
     /// routers and take each request as it comes.
     #[must_use]
     pub fn is_joint(&self) -> bool {
-        matches!(
-            self.kind,
-            Kind::QualityOnly | Kind::Policy(PolicyKind::Memetic | PolicyKind::MemeticPaper)
-        )
+        matches!(self.kind, Kind::QualityOnly | Kind::Policy(PolicyKind::Memetic | PolicyKind::MemeticPaper))
     }
 
     /// Whether it needs whole batches and cannot run live.

@@ -282,7 +282,9 @@ impl Header {
         let _ = write!(text, "trace    {}, {} lengths\n", rows(&self.trace), self.lengths);
         let _ = match &self.profile {
             Some(profile) => write!(text, "quality  {}, from {}\n", self.quality, rows(profile)),
-            None => write!(text, "quality  {}: the router knows scores and lengths beforehand\n", self.quality),
+            None => {
+                write!(text, "quality  {}: the router knows scores and lengths beforehand\n", self.quality)
+            }
         };
         let w = &self.weights;
         let _ = write!(
@@ -298,7 +300,11 @@ impl Header {
 }
 
 fn csv_cell(cell: &str) -> String {
-    if cell.contains([',', '"', '\n']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.to_owned() }
+    if cell.contains([',', '"', '\n']) {
+        format!("\"{}\"", cell.replace('"', "\"\""))
+    } else {
+        cell.to_owned()
+    }
 }
 
 fn batch_rows(runs: &[BatchRun]) -> Vec<Vec<String>> {

@@ -6,9 +6,7 @@ use crate::domain::{
     Availability, Destination, DestinationId, DestinationState, ObjectiveScales, Prediction, RoutingContext,
     RoutingRequest, Weights,
 };
-use crate::routing::{
-    BatchItem, Clusters, CostModels, Problem, ProblemError, ProblemTables, legal_set,
-};
+use crate::routing::{BatchItem, Clusters, CostModels, Problem, ProblemError, ProblemTables, legal_set};
 use crate::simulate::SimulateError;
 use crate::units::{Joules, Seconds, Usd};
 
@@ -199,11 +197,8 @@ impl Workload {
     }
 
     fn idle_context(&self, weights: Weights) -> RoutingContext {
-        let idle = DestinationState {
-            availability: Availability::Ready,
-            backlog: Seconds::ZERO,
-            inflight: 0,
-        };
+        let idle =
+            DestinationState { availability: Availability::Ready, backlog: Seconds::ZERO, inflight: 0 };
         RoutingContext {
             states: vec![idle; self.destinations.len()],
             destinations: Arc::clone(&self.destinations),

@@ -10,10 +10,11 @@ use bytes::Bytes;
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::http1::{Framing, Head, Reader};
+use super::in_time;
 
 /// One thing a scripted answer does.
 #[derive(Debug, Clone)]
@@ -22,11 +23,14 @@ pub(crate) enum Step {
     Write(Bytes),
     /// Waits, on tokio's clock.
     Pause(Duration),
+    /// Waits until the test lets one more answer through this gate, by adding a permit.
+    Gate(Arc<Semaphore>),
     /// Closes the connection in good order.
     Close,
     /// Resets the connection (RST): unread and unsent bytes are lost.
     Reset,
-    /// Waits until the client closes, which [`FakeEndpoint::client_closes`] counts; then closes as well.
+    /// Waits until the client closes, which [`FakeEndpoint::client_closes`] and
+    /// [`FakeEndpoint::answers_cut`] count; then closes as well.
     ///
     /// A script that hangs ends with this step: the server says nothing more and lets the client go first.
     WaitClientClose,
@@ -51,6 +55,14 @@ struct Seen {
     connections: usize,
     requests: Vec<Recorded>,
     client_closes: usize,
+    answers_cut: usize,
+}
+
+impl Seen {
+    /// What came to be answered by a model, in order: no health probes.
+    fn posts(&self) -> Vec<Recorded> {
+        self.requests.iter().filter(|request| request.head.method() == "POST").cloned().collect()
+    }
 }
 
 type Script = dyn Fn(&Recorded) -> Vec<Step> + Send + Sync;
@@ -101,6 +113,27 @@ impl FakeEndpoint {
         self.seen.borrow().client_closes
     }
 
+    /// `POST` requests so far.
+    pub(crate) fn posts(&self) -> Vec<Recorded> {
+        self.seen.borrow().posts()
+    }
+
+    /// Answers that the client cut short by closing the connection.
+    pub(crate) fn answers_cut(&self) -> usize {
+        self.seen.borrow().answers_cut
+    }
+
+    /// Waits until `n` `POST` requests have arrived whole and returns them.
+    pub(crate) async fn posts_reach(&self, n: usize) -> Vec<Recorded> {
+        self.reach(|seen| seen.posts().len() >= n).await;
+        self.posts()
+    }
+
+    /// Waits until the client has cut `n` answers short.
+    pub(crate) async fn answers_cut_reach(&self, n: usize) {
+        self.reach(|seen| seen.answers_cut >= n).await;
+    }
+
     /// Waits until `n` requests have arrived whole and returns them.
     pub(crate) async fn requests_reach(&self, n: usize) -> Vec<Recorded> {
         self.reach(|seen| seen.requests.len() >= n).await;
@@ -114,9 +147,9 @@ impl FakeEndpoint {
 
     fn reach(&self, until: impl Fn(&Seen) -> bool) -> impl Future<Output = ()> {
         let mut seen = self.seen.clone();
-        async move {
+        in_time("the endpoint to see what it should", async move {
             seen.wait_for(until).await.unwrap();
-        }
+        })
     }
 }
 
@@ -153,22 +186,40 @@ async fn serve(
         let request = Recorded { connection, ordinal, head, body: body.into() };
         let steps = script(&request);
         seen.send_modify(|seen| seen.requests.push(request));
-        for step in steps {
-            match step {
-                Step::Write(bytes) => write.write_all(&bytes).await?,
-                Step::Pause(duration) => tokio::time::sleep(duration).await,
-                Step::Close => return Ok(()),
-                Step::Reset => {
-                    write.as_ref().set_zero_linger()?;
-                    return Ok(());
-                }
-                Step::WaitClientClose => {
-                    while !reader.some().await?.is_empty() {}
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
+        match play(steps, &mut reader, &mut write).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(error) => {
+                seen.send_modify(|seen| seen.answers_cut += 1);
+                return Err(error);
             }
         }
     }
+}
+
+/// Plays one answer; `false` where the script closed the connection.
+async fn play(
+    steps: Vec<Step>,
+    reader: &mut Reader<OwnedReadHalf>,
+    write: &mut OwnedWriteHalf,
+) -> io::Result<bool> {
+    for step in steps {
+        match step {
+            Step::Write(bytes) => write.write_all(&bytes).await?,
+            Step::Pause(duration) => tokio::time::sleep(duration).await,
+            Step::Gate(gate) => gate.acquire().await.unwrap().forget(),
+            Step::Close => return Ok(false),
+            Step::Reset => {
+                write.as_ref().set_zero_linger()?;
+                return Ok(false);
+            }
+            Step::WaitClientClose => {
+                while !reader.some().await?.is_empty() {}
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+    Ok(true)
 }
 
 async fn read_body(

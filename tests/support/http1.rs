@@ -132,6 +132,14 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Ok(Some(data))
     }
 
+    /// Waits until at least one byte is there, or the end of the connection; takes nothing.
+    pub(crate) async fn wait(&mut self) -> io::Result<()> {
+        if self.ahead.is_empty() {
+            self.fill().await?;
+        }
+        Ok(())
+    }
+
     /// Whatever has come, at least one byte; empty at the end of the connection.
     pub(crate) async fn some(&mut self) -> io::Result<Vec<u8>> {
         if self.ahead.is_empty() {

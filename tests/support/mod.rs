@@ -3,6 +3,18 @@
 //! A test crate that does not use all of it says so: `#[expect(dead_code, reason = "...")] mod support;`.
 
 pub(crate) mod answers;
+pub(crate) mod app;
 pub(crate) mod fake_endpoint;
 pub(crate) mod http1;
+pub(crate) mod metrics;
 pub(crate) mod raw_client;
+
+use std::time::Duration;
+
+/// Nothing here takes this long, even on a crowded machine: it only turns a hang into a failure.
+const HANG: Duration = Duration::from_secs(60);
+
+/// The outcome of `future`; a panic that names `what` if it hangs.
+pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(HANG, future).await.unwrap_or_else(|_| panic!("waited {HANG:?} for {what}"))
+}

@@ -2,12 +2,14 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::http1::{Framing, Head, Reader};
+use super::in_time;
 
 /// One connection.
 #[derive(Debug)]
@@ -73,18 +75,21 @@ impl RawClient {
 
     /// The next head, interim answers included.
     pub(crate) async fn head(&mut self) -> Head {
-        self.reader.head().await.unwrap().expect("the server closed without an answer")
+        in_time("an answer's head", self.reader.head())
+            .await
+            .unwrap()
+            .expect("the server closed without an answer")
     }
 
     /// The next HTTP chunk of a chunked body, `None` after the last; an error if the body is cut.
     pub(crate) async fn chunk(&mut self) -> io::Result<Option<Vec<u8>>> {
-        self.reader.chunk().await
+        in_time("a chunk", self.reader.chunk()).await
     }
 
     /// The next answer with its body.
     pub(crate) async fn answer(&mut self) -> Answer {
         let head = self.head().await;
-        self.answer_after(head).await
+        in_time("an answer's body", self.answer_after(head)).await
     }
 
     /// The next answer if it has no body whatever its headers say, as after `HEAD`.
@@ -92,9 +97,14 @@ impl RawClient {
         Answer { head: self.head().await, chunks: Vec::new(), is_complete: true }
     }
 
+    /// Whether nothing comes for `quiet`. That something would have come a little later goes unnoticed.
+    pub(crate) async fn stays_silent(&mut self, quiet: Duration) -> bool {
+        tokio::time::timeout(quiet, self.reader.wait()).await.is_err()
+    }
+
     /// Whether the server has closed the connection without further bytes; waits for either.
     pub(crate) async fn is_closed(&mut self) -> bool {
-        self.reader.some().await.is_ok_and(|bytes| bytes.is_empty())
+        in_time("the server to close", self.reader.some()).await.is_ok_and(|bytes| bytes.is_empty())
     }
 
     /// Ends the sending side; answers can still be read.

@@ -198,7 +198,9 @@ mod tests {
     fn weights_are_scaled_and_faults_named() {
         let weights = parse_weights("quality=3,time=1").unwrap();
         assert_eq!(weights, Weights { quality: 0.75, cost: 0.0, energy: 0.0, time: 0.25 });
-        for (text, fault) in [("speed=1", "speed"), ("quality", "quality"), ("time=x", "x"), ("time=0", "above 0")] {
+        for (text, fault) in
+            [("speed=1", "speed"), ("quality", "quality"), ("time=x", "x"), ("time=0", "above 0")]
+        {
             assert!(parse_weights(text).unwrap_err().contains(fault), "{text}");
         }
     }

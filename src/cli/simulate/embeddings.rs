@@ -129,9 +129,8 @@ mod tests {
         let n_embedded = Arc::new(AtomicUsize::new(0));
         let worker = || Box::new(Counting(Arc::clone(&n_embedded))) as Box<dyn Embedder>;
         let mut embedder = LoadedEmbedder { model_sha256: "ab".into(), workers: vec![worker(), worker()] };
-        let mut embed = |texts: &[&str]| {
-            embed_all(texts, &mut embedder, dir.path(), &Progress::hidden()).unwrap()
-        };
+        let mut embed =
+            |texts: &[&str]| embed_all(texts, &mut embedder, dir.path(), &Progress::hidden()).unwrap();
         let first = embed(&["one", "four", "one"]);
         assert_eq!(n_embedded.load(Ordering::Relaxed), 2);
         assert_eq!(first[0], first[2]);

@@ -10,9 +10,7 @@ use super::embeddings::embed_all;
 use super::progress::Progress;
 use super::trace::{Trace, TraceRow};
 use crate::config::{Scenario, UnirouteErrors};
-use crate::domain::{
-    Capabilities, Constraints, ModelTarget, Prediction, QualitySource, RoutingRequest,
-};
+use crate::domain::{Capabilities, Constraints, ModelTarget, Prediction, QualitySource, RoutingRequest};
 use crate::profiler::quality::embedder::{self, EMBEDDING_DIMENSIONS, Embedding};
 use crate::profiler::quality::estimator::profile::{Profile, ProfileCell};
 use crate::profiler::quality::estimator::{Estimator, Scratch};
@@ -81,7 +79,8 @@ pub(super) fn predicted(
     if profile.is_empty() {
         bail!("the profile has no row with a score of {}", models_of(scenario).join(", "));
     }
-    let clusters = (scenario.uniroute == UnirouteErrors::Clusters).then(|| PromptClusters::new(scenario, &profile));
+    let clusters =
+        (scenario.uniroute == UnirouteErrors::Clusters).then(|| PromptClusters::new(scenario, &profile));
     let estimator = Estimator::new(profile, &priors(scenario), &quality_params(scenario));
     let rows = true_rows(scenario, trace)?;
     let mut scratch = Scratch::default();
@@ -198,12 +197,13 @@ fn join(
         let losses = believed.iter().flat_map(|prediction| &prediction.quality).map(|q| 1.0 - q.get());
         ((0..rows.len()).collect(), losses.collect())
     });
-    let requests = rows.iter().zip(believed).zip(of_row).map(|((row, prediction), cluster)| SimulatedRequest {
-        request: Arc::new(request(row.row)),
-        prediction,
-        truth: Arc::clone(&row.truth),
-        cluster,
-    });
+    let requests =
+        rows.iter().zip(believed).zip(of_row).map(|((row, prediction), cluster)| SimulatedRequest {
+            request: Arc::new(request(row.row)),
+            prediction,
+            truth: Arc::clone(&row.truth),
+            cluster,
+        });
     Ok(Workload::new(scenario.destinations.clone().into(), requests.collect(), error)?)
 }
 
@@ -231,7 +231,10 @@ impl PromptClusters {
     /// rows there, or of all rows where none of the cluster's was scored.
     fn new(scenario: &Scenario, profile: &Profile) -> Self {
         let rows: Vec<&[f32]> = (0..profile.len()).map(|row| profile.embedding(row)).collect();
-        debug_assert!(rows.iter().all(|row| row.len() == EMBEDDING_DIMENSIONS), "only embeddings are clustered");
+        debug_assert!(
+            rows.iter().all(|row| row.len() == EMBEDDING_DIMENSIONS),
+            "only embeddings are clustered"
+        );
         let means = KMeans::fit(&rows, CLUSTERS, &mut rng_for(CLUSTER_SEED, 0));
         let of_row: Vec<usize> = rows.iter().map(|row| means.nearest(row)).collect();
         let mut error = Vec::with_capacity(means.len() * scenario.destinations.len());
@@ -240,7 +243,8 @@ impl PromptClusters {
                 let column = profile.models().iter().position(|name| **name == **model);
                 let mean_loss = |belongs: &dyn Fn(usize) -> bool| {
                     let cells = (0..profile.len()).filter(|row| belongs(*row));
-                    let losses = cells.filter_map(|row| Some(1.0 - f64::from(profile.cells(row)[column?]?.score)));
+                    let losses =
+                        cells.filter_map(|row| Some(1.0 - f64::from(profile.cells(row)[column?]?.score)));
                     let (n, sum) = losses.fold((0.0, 0.0), |(n, sum), loss| (n + 1.0, sum + loss));
                     (n > 0.0).then(|| sum / n)
                 };

@@ -29,8 +29,11 @@ impl Progress {
 
     /// Starts a stage of `n` steps; it ends when dropped.
     pub(super) fn stage(&self, what: &'static str, n: usize) -> Stage {
-        let bar =
-            if self.is_shown && self.is_terminal { ProgressBar::new(n as u64) } else { ProgressBar::hidden() };
+        let bar = if self.is_shown && self.is_terminal {
+            ProgressBar::new(n as u64)
+        } else {
+            ProgressBar::hidden()
+        };
         // The template is a constant; a wrong one would only leave the default style.
         if let Ok(style) = ProgressStyle::with_template("{msg} {bar:30} {pos}/{len}  {eta} left") {
             bar.set_style(style);

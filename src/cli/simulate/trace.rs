@@ -97,7 +97,8 @@ fn parse(line: &[u8]) -> Result<TraceRow, String> {
     if !(counted.is_finite() && counted >= 0.0) {
         return Err(format!("prompt_tokens {counted} is negative or not finite"));
     }
-    let question = question_key(extra.question.as_deref().unwrap_or(&prompt.text), prompt.benchmark.as_deref());
+    let question =
+        question_key(extra.question.as_deref().unwrap_or(&prompt.text), prompt.benchmark.as_deref());
     Ok(TraceRow { prompt_tokens: Tokens(counted), question, prompt })
 }
 
@@ -116,7 +117,10 @@ impl Trace {
         let (trace, profile) =
             self.rows.into_iter().partition(|row| row.question[0].is_multiple_of(SPLIT_SHARES));
         let part = |name: &str, rows| Self { source: format!("{} ({name})", self.source), rows };
-        (part("two thirds by hash of the question", profile), part("one third by hash of the question", trace))
+        (
+            part("two thirds by hash of the question", profile),
+            part("one third by hash of the question", trace),
+        )
     }
 
     /// Drops rows whose question is asked in `other` too; how many.

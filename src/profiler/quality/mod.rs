@@ -19,3 +19,5 @@ pub mod store;
 
 pub use params::{DestinationPrior, EmbedderParams, EstimatorMode, FleetPriors, QualityParams};
 pub use service::QualityService;
+#[cfg(test)]
+pub(crate) use service::by_hand;

@@ -59,7 +59,7 @@ pub struct EmbedderParams {
     pub ort_dylib_path: Option<PathBuf>,
     /// Folder that `make setup` fills.
     pub cache_dir: PathBuf,
-    /// Prompts embedded at the same time, one thread and one session each; at least 1.
+    /// Prompts embedded at the same time, each with a thread and a session of about 110 MB; at least 1.
     pub threads: usize,
     /// Embeddings kept for texts that come again; at least 1.
     pub cache_entries: usize,
@@ -74,7 +74,7 @@ impl Default for EmbedderParams {
             model: None,
             ort_dylib_path: None,
             cache_dir: PathBuf::from(".cache/cema"),
-            threads: 2,
+            threads: 1,
             cache_entries: 4096,
             queue: 256,
         }

@@ -5,6 +5,9 @@
 //! embedding thread. Prompts are embedded one by one: on one core a batch of eight is no faster per
 //! prompt, and the first of them would wait for the last.
 
+#[cfg(test)]
+pub(crate) mod by_hand;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -307,7 +310,7 @@ impl Predictor {
         }
         self.metrics.embed_cache_misses_total.inc();
         let started = Instant::now();
-        let result = worker.embed(&job.text);
+        let result = embedder::embed_guarded(worker, &job.text);
         self.metrics.embed_duration_seconds.observe(started.elapsed().as_secs_f64());
         let was_failing = self.is_failing.swap(result.is_err(), Ordering::Relaxed);
         self.metrics.embedder_up.set(i64::from(result.is_ok()));
@@ -389,11 +392,15 @@ mod tests {
         FleetPriors { destinations: vec![prior("m"), prior("unprofiled")] }
     }
 
-    /// A service over one profiled prompt on axis 0, where model `m` scored 1 with 50 tokens.
-    fn fixture(queue: usize) -> Fixture {
+    /// One profiled prompt on axis 0, where model `m` scored 1 with 50 tokens.
+    fn estimator() -> Estimator {
         let mut profile = Profile::new(vec!["m".to_owned()]);
-        profile.push(&axis(0), [0.0; 14], &[Some(ProfileCell { score: 1.0, completion_tokens: Some(50.0) })]);
-        let estimator = Estimator::new(profile, &priors(), &QualityParams::default());
+        let cell = ProfileCell { score: 1.0, completion_tokens: Some(50.0) };
+        profile.push(&axis(0), [0.0; 14], &[Some(cell)]);
+        Estimator::new(profile, &priors(), &QualityParams::default())
+    }
+
+    fn fixture(queue: usize) -> Fixture {
         let (asked_in, asked) = channel();
         let (answers, answers_out) = channel();
         let worker = ScriptedEmbedder { asked: asked_in, answers: answers_out };
@@ -401,7 +408,7 @@ mod tests {
         let registry = Registry::new();
         let metrics = QualityMetrics::register(&registry).unwrap();
         let params = EmbedderParams { queue, ..EmbedderParams::default() };
-        let service = QualityService::assemble(Ok((estimator, loaded)), &params, priors(), metrics);
+        let service = QualityService::assemble(Ok((estimator(), loaded)), &params, priors(), metrics);
         Fixture { service, asked, answers, registry }
     }
 
@@ -471,6 +478,28 @@ mod tests {
         assert_eq!(failed, f.service.prior(QualitySource::NoEmbedder));
         f.answers.send(Ok(axis(0))).unwrap();
         assert_eq!(f.service.predict("one").blocking_recv().unwrap().source, QualitySource::Store);
+    }
+
+    #[test]
+    fn a_panic_over_one_text_leaves_the_thread_alive() {
+        struct Touchy;
+        impl Embedder for Touchy {
+            fn embed(&mut self, text: &str) -> Result<Embedding, EmbedderError> {
+                assert_ne!(text, "odd");
+                Ok(axis(0))
+            }
+        }
+        let metrics = QualityMetrics::register(&Registry::new()).unwrap();
+        let loaded = LoadedEmbedder { model_sha256: String::new(), workers: vec![Box::new(Touchy)] };
+        let service = QualityService::assemble(
+            Ok((estimator(), loaded)),
+            &EmbedderParams::default(),
+            priors(),
+            metrics,
+        );
+        let odd = service.predict("odd").blocking_recv().unwrap();
+        assert_eq!(odd.source, QualitySource::NoEmbedder);
+        assert_eq!(service.predict("usual").blocking_recv().unwrap().source, QualitySource::Store);
     }
 
     #[test]

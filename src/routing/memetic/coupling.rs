@@ -23,6 +23,8 @@ pub(super) struct Move {
 pub(super) trait Coupling {
     /// What a request leaves behind when it goes; makes trying many targets cheap.
     type Departure: Copy;
+    /// What a chain of two moves leaves open: where its second request goes.
+    type Passage: Copy;
 
     /// Forgets every request.
     fn clear(&mut self);
@@ -39,6 +41,13 @@ pub(super) trait Coupling {
     /// Cost of the assignment.
     fn cost(&self) -> f64;
 
+    /// Replaces the cost, until `None`, by one that is never below the true one and rewards progress at
+    /// every destination that is late for `aim_s`, not only at the one that decides the true cost.
+    fn aim(&mut self, aim_s: Option<f64>);
+
+    /// Completion time of the batch, seconds.
+    fn time_s(&self) -> f64;
+
     /// Change of cost if `r` were added at `d`.
     fn insert_delta(&self, r: usize, d: u32) -> f64;
 
@@ -48,9 +57,15 @@ pub(super) trait Coupling {
     /// Change of cost if the departed `r` went to `to` instead of where it was.
     fn arrive_delta(&self, departure: &Self::Departure, r: usize, to: u32) -> f64;
 
-    /// Change of cost if `first` happened and `second`, which leaves the destination `first` enters, too.
-    /// A swap is the case `second.to == first.from`.
-    fn chain_delta(&self, first: Move, second: Move) -> f64;
+    /// The state with `first` done and request `second`, which is where `first` enters, taken away.
+    fn pass(&self, first: Move, second: usize) -> Self::Passage;
+
+    /// The least change of cost wherever the second request of `passage` goes.
+    fn pass_delta_min(&self, passage: &Self::Passage) -> f64;
+
+    /// Change of cost of the whole chain if the second request goes to `to`. Where the first came from
+    /// makes it a swap; `to` is not where it was.
+    fn chain_delta(&self, passage: &Self::Passage, to: u32) -> f64;
 
     /// The most that taking requests away from `d` alone can save.
     fn relief(&self, d: u32) -> f64;
@@ -71,8 +86,6 @@ struct Load {
     longest_s: f64,
     /// Longest service but one.
     second_s: f64,
-    /// T_d; 0 while unused.
-    finish_s: f64,
     members: Vec<u32>,
 }
 
@@ -83,17 +96,34 @@ impl Load {
     }
 }
 
-/// `w · max T_d` over used destinations, model `fifo` (Eq. 4).
+/// `w · max T_d` over used destinations, model `fifo` (Eq. 4); with an aim `w · (aim + Σ max(0, T_d − aim))`.
+///
+/// Where several destinations finish almost last together, no single step lowers the maximum by much and
+/// a descent on it stalls; the sum of what is late still falls.
 #[derive(Debug)]
 pub(super) struct FifoMakespan {
     m: usize,
     weight_per_s: f64,
+    aim_s: Option<f64>,
     service_s: Vec<f64>,
     /// Service / k.
     work_s: Vec<f64>,
     loads: Vec<Load>,
+    /// T_d; 0 while unused.
+    finish_s: Vec<f64>,
     /// The destinations with the largest T_d, in falling order.
     latest: [(f64, u32); 3],
+}
+
+/// A chain of two moves but for the end. With an aim the times are changes of lateness.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Passage {
+    first: Move,
+    second: usize,
+    /// Largest T_d over destinations other than where the first request was.
+    settled_s: f64,
+    /// T_d of where the first request was, without it.
+    left_s: f64,
 }
 
 const NOBODY: (f64, u32) = (0.0, u32::MAX);
@@ -118,9 +148,11 @@ impl FifoMakespan {
         Self {
             m: instance.m,
             weight_per_s: objective.time_weight_per_s(),
+            aim_s: None,
             service_s,
             work_s,
             loads: columns().map(load).collect(),
+            finish_s: vec![0.0; instance.m],
             latest: [NOBODY; 3],
         }
     }
@@ -161,6 +193,11 @@ impl FifoMakespan {
         load.finish_with(queue_s, longest_s.max(self.service_s[coming]))
     }
 
+    /// What d's lateness for the aim grows by if it finished at `finish_s`.
+    fn lateness_change(&self, aim_s: f64, d: u32, finish_s: f64) -> f64 {
+        (finish_s - aim_s).max(0.0) - (self.finish_s[d as usize] - aim_s).max(0.0)
+    }
+
     fn add(&mut self, r: usize, d: u32) {
         let cell = self.cell(r, d);
         let (service_s, work_s) = (self.service_s[cell], self.work_s[cell]);
@@ -169,7 +206,7 @@ impl FifoMakespan {
         load.queue_s += work_s;
         load.second_s = load.second_s.max(service_s.min(load.longest_s));
         load.longest_s = load.longest_s.max(service_s);
-        load.finish_s = load.finish_with(load.queue_s, load.longest_s);
+        self.finish_s[d as usize] = load.finish_with(load.queue_s, load.longest_s);
     }
 
     /// Sums afresh, so that rounding does not pile up over a long search.
@@ -178,7 +215,7 @@ impl FifoMakespan {
         load.members.retain(|member| *member != r as u32);
         let members = std::mem::take(&mut load.members);
         load.queue_s = load.backlog_s;
-        (load.longest_s, load.second_s, load.finish_s) = (0.0, 0.0, 0.0);
+        (load.longest_s, load.second_s) = (0.0, 0.0);
         for member in &members {
             let cell = *member as usize * self.m + d as usize;
             let service_s = self.service_s[cell];
@@ -186,17 +223,16 @@ impl FifoMakespan {
             load.second_s = load.second_s.max(service_s.min(load.longest_s));
             load.longest_s = load.longest_s.max(service_s);
         }
-        if !members.is_empty() {
-            load.finish_s = load.finish_with(load.queue_s, load.longest_s);
-        }
+        self.finish_s[d as usize] =
+            if members.is_empty() { 0.0 } else { load.finish_with(load.queue_s, load.longest_s) };
         load.members = members;
     }
 
     fn rank(&mut self) {
         let mut latest = [NOBODY; 3];
-        for (d, load) in (0_u32..).zip(&self.loads) {
-            if load.finish_s > latest[2].0 {
-                latest[2] = (load.finish_s, d);
+        for (d, finish_s) in (0_u32..).zip(&self.finish_s) {
+            if *finish_s > latest[2].0 {
+                latest[2] = (*finish_s, d);
                 if latest[2].0 > latest[1].0 {
                     latest.swap(1, 2);
                     if latest[1].0 > latest[0].0 {
@@ -210,15 +246,17 @@ impl FifoMakespan {
 }
 
 impl Coupling for FifoMakespan {
-    /// T over everything but the request that left, seconds.
+    /// T over everything but the request that left; with an aim the change of lateness. Seconds.
     type Departure = f64;
+    type Passage = Passage;
 
     fn clear(&mut self) {
         for load in &mut self.loads {
             load.members.clear();
             load.queue_s = load.backlog_s;
-            (load.longest_s, load.second_s, load.finish_s) = (0.0, 0.0, 0.0);
+            (load.longest_s, load.second_s) = (0.0, 0.0);
         }
+        self.finish_s.fill(0.0);
         self.latest = [NOBODY; 3];
     }
 
@@ -238,40 +276,101 @@ impl Coupling for FifoMakespan {
     fn relocate(&mut self, step: Move) {
         self.remove(step.r, step.from);
         self.add(step.r, step.to);
-        self.rank();
+        let is_ranked = |d: u32| self.latest.iter().any(|(_, latest)| *latest == d);
+        let overtakes = self.finish_s[step.to as usize] > self.latest[2].0;
+        if overtakes || is_ranked(step.from) || is_ranked(step.to) {
+            self.rank();
+        }
     }
 
     fn cost(&self) -> f64 {
-        self.weight_per_s * self.latest[0].0
+        let time_s = match self.aim_s {
+            None => self.latest[0].0,
+            Some(aim_s) => {
+                aim_s + self.finish_s.iter().map(|finish_s| (finish_s - aim_s).max(0.0)).sum::<f64>()
+            }
+        };
+        self.weight_per_s * time_s
+    }
+
+    fn aim(&mut self, aim_s: Option<f64>) {
+        self.aim_s = aim_s;
+    }
+
+    fn time_s(&self) -> f64 {
+        self.latest[0].0
     }
 
     fn insert_delta(&self, r: usize, d: u32) -> f64 {
-        self.weight_per_s * (self.finish_with(r, d) - self.latest[0].0).max(0.0)
+        let finish_s = self.finish_with(r, d);
+        let later_s = match self.aim_s {
+            None => (finish_s - self.latest[0].0).max(0.0),
+            Some(aim_s) => self.lateness_change(aim_s, d, finish_s),
+        };
+        self.weight_per_s * later_s
     }
 
     fn depart(&self, r: usize, from: u32) -> f64 {
-        self.latest_but(from, from).max(self.finish_without(r, from))
+        let left_s = self.finish_without(r, from);
+        match self.aim_s {
+            None => self.latest_but(from, from).max(left_s),
+            Some(aim_s) => self.lateness_change(aim_s, from, left_s),
+        }
     }
 
     fn arrive_delta(&self, departure: &f64, r: usize, to: u32) -> f64 {
-        // T_to only grows, so the largest of the others may include its old value.
-        self.weight_per_s * (departure.max(self.finish_with(r, to)) - self.latest[0].0)
+        let finish_s = self.finish_with(r, to);
+        self.weight_per_s
+            * match self.aim_s {
+                // T_to only grows, so the largest of the others may include its old value.
+                None => departure.max(finish_s) - self.latest[0].0,
+                Some(aim_s) => departure + self.lateness_change(aim_s, to, finish_s),
+            }
     }
 
-    fn chain_delta(&self, first: Move, second: Move) -> f64 {
-        let through_s = self.finish_exchanged(second.r, first.r, first.to);
-        let others_s = self.latest_but(first.from, first.to).max(through_s);
-        let time_s = if second.to == first.from {
-            others_s.max(self.finish_exchanged(first.r, second.r, first.from))
-        } else {
-            let left_s = self.finish_without(first.r, first.from);
-            others_s.max(left_s).max(self.finish_with(second.r, second.to))
+    fn pass(&self, first: Move, second: usize) -> Passage {
+        let through_s = self.finish_exchanged(second, first.r, first.to);
+        let left_s = self.finish_without(first.r, first.from);
+        let (settled_s, left_s) = match self.aim_s {
+            None => (self.latest_but(first.from, first.to).max(through_s), left_s),
+            Some(aim_s) => (
+                self.lateness_change(aim_s, first.to, through_s),
+                self.lateness_change(aim_s, first.from, left_s),
+            ),
         };
-        self.weight_per_s * (time_s - self.latest[0].0)
+        Passage { first, second, settled_s, left_s }
+    }
+
+    fn pass_delta_min(&self, passage: &Passage) -> f64 {
+        self.weight_per_s
+            * match self.aim_s {
+                None => passage.settled_s.max(passage.left_s) - self.latest[0].0,
+                Some(_) => passage.settled_s + passage.left_s,
+            }
+    }
+
+    fn chain_delta(&self, passage: &Passage, to: u32) -> f64 {
+        let is_swap = to == passage.first.from;
+        let finish_s = if is_swap {
+            self.finish_exchanged(passage.first.r, passage.second, to)
+        } else {
+            self.finish_with(passage.second, to)
+        };
+        let left_s = if is_swap { 0.0 } else { passage.left_s };
+        self.weight_per_s
+            * match self.aim_s {
+                None => passage.settled_s.max(left_s).max(finish_s) - self.latest[0].0,
+                Some(aim_s) => passage.settled_s + left_s + self.lateness_change(aim_s, to, finish_s),
+            }
     }
 
     fn relief(&self, d: u32) -> f64 {
-        if self.latest[0].1 == d { self.weight_per_s * (self.latest[0].0 - self.latest[1].0) } else { 0.0 }
+        let relief_s = match self.aim_s {
+            None if self.latest[0].1 == d => self.latest[0].0 - self.latest[1].0,
+            None => 0.0,
+            Some(aim_s) => (self.finish_s[d as usize] - aim_s).max(0.0),
+        };
+        self.weight_per_s * relief_s
     }
 
     fn members(&self, d: u32) -> &[u32] {

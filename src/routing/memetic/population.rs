@@ -49,8 +49,14 @@ impl Population {
         &self.members[i].assignment
     }
 
-    /// Uniform crossover of two different members, written to `child`; of the only member a copy.
-    pub(super) fn cross(&self, rng: &mut ChaCha8Rng, child: &mut [u32]) {
+    /// The members with their values, best first.
+    pub(super) fn into_members(self) -> impl Iterator<Item = (f64, Vec<u32>)> {
+        self.members.into_iter().map(|member| (member.value, member.assignment))
+    }
+
+    /// Uniform crossover of two different members, written to `child`; of the only member a copy. Answers
+    /// with the first parent.
+    pub(super) fn cross(&self, rng: &mut ChaCha8Rng, child: &mut [u32]) -> usize {
         let n = self.members.len();
         let first = rng.random_range(0..n);
         let second = if n > 1 { (first + rng.random_range(1..n)) % n } else { first };
@@ -62,5 +68,6 @@ impl Population {
             }
             *gene = if bits >> (r % 64) & 1 == 0 { a[r] } else { b[r] };
         }
+        first
     }
 }

@@ -11,6 +11,8 @@
 //! weakest. A pair whose reduced cost exceeds the gap to the incumbent cannot be part of anything better;
 //! what is left are the candidate lists of the local search.
 
+use std::collections::VecDeque;
+
 use crate::routing::memetic::instance::Instance;
 
 /// What the relaxation needs of the coupling: the linear load and its floors.
@@ -75,7 +77,11 @@ pub(super) struct Relaxation {
     /// ν_d + B_d.
     floor_s: Vec<f64>,
     intervals: Vec<Interval>,
+    /// The last assignments met, oldest first: together they approximate the fractional optimum.
+    history: VecDeque<Vec<u32>>,
     scratch: Scratch,
+    /// Pairs priced so far.
+    work: u64,
 }
 
 #[derive(Debug, Default)]
@@ -86,10 +92,14 @@ struct Scratch {
     direction: Vec<f64>,
 }
 
+/// Assignments remembered.
+const HISTORY: usize = 24;
 /// Share of the last direction kept in the next: damps the zigzag of subgradients.
 const MOMENTUM: f64 = 0.4;
 /// Steps without progress before the step length is halved.
 const PATIENCE: u32 = 3;
+/// Dual steps between two attempts to drop pairs.
+const STEPS_PER_FILTER: u32 = 6;
 /// Pairs held by all intervals together beyond which no interval is split; bounds memory.
 const CELLS_SPLIT_MAX: usize = 1 << 20;
 /// Rounding allowed when a bound rules something out, relative to the incumbent.
@@ -119,7 +129,15 @@ impl Relaxation {
             direction: vec![0.0; m],
         };
         let floor_s = load.floors.iter().map(|(network_s, backlog_s)| network_s + backlog_s).collect();
-        Some(Self { m, weight_per_s: load.weight_per_s, floor_s, intervals: vec![root], scratch })
+        Some(Self {
+            m,
+            weight_per_s: load.weight_per_s,
+            floor_s,
+            intervals: vec![root],
+            history: VecDeque::with_capacity(HISTORY),
+            scratch,
+            work: 0,
+        })
     }
 
     /// A value no assignment is below, given an incumbent's.
@@ -140,14 +158,17 @@ impl Relaxation {
         let mut multipliers = interval.multipliers.clone();
         let (mut length, mut without_progress) = (1.0, 0);
         self.scratch.direction.fill(0.0);
-        for _ in 0..steps {
+        for step in 1..=steps {
             let value = self.relax(&interval, &multipliers);
             upper = upper.min(visit(&self.scratch.assignment));
+            self.remember();
             if value > interval.bound {
                 let progress = value - interval.bound;
                 interval.bound = value;
                 interval.multipliers.copy_from_slice(&multipliers);
-                interval.cells = self.unpruned(&interval, upper);
+                if step % STEPS_PER_FILTER == 0 {
+                    interval.cells = self.unpruned(&interval, upper);
+                }
                 without_progress = if progress > 1e-4 * (upper - value) { 0 } else { without_progress + 1 };
             } else {
                 without_progress += 1;
@@ -215,6 +236,23 @@ impl Relaxation {
         reduced
     }
 
+    /// Pairs priced so far: the effort spent.
+    pub(super) fn work(&self) -> u64 {
+        self.work
+    }
+
+    /// The last assignments met, oldest first.
+    pub(super) fn history(&self) -> &VecDeque<Vec<u32>> {
+        &self.history
+    }
+
+    fn remember(&mut self) {
+        let mut oldest = if self.history.len() >= HISTORY { self.history.pop_front() } else { None };
+        let entry = oldest.get_or_insert_with(|| vec![0; self.scratch.assignment.len()]);
+        entry.copy_from_slice(&self.scratch.assignment);
+        self.history.extend(oldest);
+    }
+
     fn take_weakest(&mut self) -> Option<Interval> {
         let by_bound = |a: &(usize, &Interval), b: &(usize, &Interval)| a.1.bound.total_cmp(&b.1.bound);
         let weakest = self.intervals.iter().enumerate().min_by(by_bound).map(|(i, _)| i)?;
@@ -225,6 +263,7 @@ impl Relaxation {
     fn relax(&mut self, interval: &Interval, multipliers: &[f64]) -> f64 {
         let scratch = &mut self.scratch;
         scratch.load_s.fill(0.0);
+        self.work += interval.cells.entries.len() as u64;
         let mut sum = 0.0;
         for (r, row) in interval.cells.rows().enumerate() {
             let (mut least, mut best) = (f64::INFINITY, 0);

@@ -11,19 +11,21 @@ use crate::routing::memetic::instance::Instance;
 use crate::routing::memetic::population::Population;
 use crate::routing::memetic::relaxation::Relaxation;
 use crate::routing::memetic::search::Search;
-use crate::routing::memetic::seeding::{greedy_longest_first, separable_minimum};
+use crate::routing::memetic::seeding::{greedy_longest_first, rounded, separable_minimum};
 use crate::routing::problem::Problem;
 
 /// Dual steps at the root, enough to settle most multipliers.
 const ROOT_STEPS: u32 = 50;
 /// Dual steps after a split; the parent's multipliers are a good start.
 const SPLIT_STEPS: u32 = 12;
-/// Splits before the rounds begin.
+/// Splits before the rounds begin, if they are cheap.
 const SPLITS_FIRST: u32 = 8;
-/// Rounds between two further splits.
-const ROUNDS_PER_SPLIT: u64 = 32;
+/// Pairs the relaxation may price per assignment the search has scored: about a third of the time.
+const PRICED_PER_EVALUATION: u64 = 8;
 /// Assignments of the relaxation kept as starts.
 const DUAL_STARTS: usize = 5;
+/// Starts that descend by chains too before the rounds begin.
+const FULL_STARTS: usize = 3;
 /// One round in this many kicks a member; the others cross two.
 const KICK_ONE_IN: u32 = 3;
 
@@ -77,13 +79,23 @@ impl<'a, C: Coupling> Run<'a, C> {
     pub(super) fn solve(&mut self, problem: &Problem, rng: &mut ChaCha8Rng, stop: &mut dyn FnMut() -> bool) {
         let instance = self.search.instance;
         let mut starts = self.seed(problem, stop);
-        self.relax_root(&mut starts, stop);
+        self.relax_root(&mut starts, &problem.tables().length_tokens, stop);
+        // Best first: a short budget may end before the last of them.
+        starts.sort_by(|a, b| a.0.total_cmp(&b.0));
         if self.is_done(stop) {
             return;
         }
         let mut candidates = self.candidates();
-        for start in starts {
+        for (_, start) in starts {
             self.search.restart(&start);
+            self.search.descend_moves(&candidates, stop);
+            self.keep();
+            if self.is_done(stop) {
+                return;
+            }
+        }
+        for i in 0..FULL_STARTS.min(self.population.len()) {
+            self.search.restart(self.population.get(i));
             self.improve(&candidates, stop);
             if self.is_done(stop) {
                 return;
@@ -101,36 +113,44 @@ impl<'a, C: Coupling> Run<'a, C> {
         while since_best < self.params.stall_rounds && !self.is_done(stop) {
             self.rounds += 1;
             since_best += 1;
-            self.breed(&candidates, rng, &mut child);
-            self.search.restart(&child);
+            let origin = self.breed(&candidates, rng, &mut child);
+            self.search.restart_near(&child, self.population.get(origin));
+            if rng.random_range(0..2) == 0 {
+                let aim_s = self.search.coupling.time_s() * (1.0 - 0.05 * rng.random::<f64>());
+                self.search.coupling.aim(Some(aim_s));
+                self.search.descend(&candidates, stop);
+                self.search.coupling.aim(None);
+            }
             if self.improve(&candidates, stop) {
                 since_best = 0;
                 candidates = self.candidates();
             }
-            if self.rounds.is_multiple_of(ROUNDS_PER_SPLIT) {
-                self.tighten(stop);
-            }
+            self.tighten(stop);
         }
     }
 
-    /// Puts the seeds in order of their value; the best is the first incumbent.
-    fn seed(&mut self, problem: &Problem, stop: &mut dyn FnMut() -> bool) -> Vec<Vec<u32>> {
+    /// The informed starts with their values; the best is the first incumbent.
+    fn seed(&mut self, problem: &Problem, stop: &mut dyn FnMut() -> bool) -> Vec<(f64, Vec<u32>)> {
         let instance = self.search.instance;
-        let mut starts = vec![separable_minimum(instance)];
-        self.consider(&starts[0]);
+        let separable = separable_minimum(instance);
+        let mut starts = vec![(self.consider(&separable), separable)];
         if stop() {
             return starts;
         }
         let length = &problem.tables().length_tokens;
-        starts.push(greedy_longest_first(instance, &mut self.search.coupling, length));
-        starts.push(instance.to_columns(&earliest_finish(problem)));
-        for start in &starts[1..] {
-            self.consider(start);
-        }
+        let greedy = greedy_longest_first(instance, &mut self.search.coupling, length);
+        starts.push((self.consider(&greedy), greedy));
+        let earliest = instance.to_columns(&earliest_finish(problem));
+        starts.push((self.consider(&earliest), earliest));
         starts
     }
 
-    fn relax_root(&mut self, starts: &mut Vec<Vec<u32>>, stop: &mut dyn FnMut() -> bool) {
+    fn relax_root(
+        &mut self,
+        starts: &mut Vec<(f64, Vec<u32>)>,
+        length: &[f64],
+        stop: &mut dyn FnMut() -> bool,
+    ) {
         let Some(load) = self.search.coupling.relaxation() else { return };
         self.relaxation = Relaxation::new(self.search.instance, &load, self.best_value);
         let Some(mut relaxation) = self.relaxation.take() else { return };
@@ -140,13 +160,17 @@ impl<'a, C: Coupling> Run<'a, C> {
             self.best_value
         };
         relaxation.ascend(ROOT_STEPS, f64::INFINITY, &mut visit, stop);
-        starts.extend((0..dual.len()).map(|i| dual.get(i).to_vec()));
+        starts.extend(dual.into_members());
+        let rounded = rounded(self.search.instance, &mut self.search.coupling, length, relaxation.history());
+        starts.push((self.consider(&rounded), rounded));
         self.relaxation = Some(relaxation);
     }
 
-    /// Splits the weakest interval of the bound and improves both halves.
+    /// Splits the weakest interval of the bound and improves both halves, if the bound is due some effort.
     fn tighten(&mut self, stop: &mut dyn FnMut() -> bool) {
-        let Some(mut relaxation) = self.relaxation.take() else { return };
+        let evaluations = self.search.evaluations;
+        let is_due = |relaxation: &mut Relaxation| relaxation.work() < PRICED_PER_EVALUATION * evaluations;
+        let Some(mut relaxation) = self.relaxation.take_if(is_due) else { return };
         relaxation.prune(self.best_value);
         if relaxation.split() {
             for _ in 0..2 {
@@ -171,9 +195,14 @@ impl<'a, C: Coupling> Run<'a, C> {
         value
     }
 
-    /// Descends from where the search stands and offers the result. Whether it is the best yet.
+    /// Descends from where the search stands and keeps the result. Whether it is the best yet.
     fn improve(&mut self, candidates: &Candidates, stop: &mut dyn FnMut() -> bool) -> bool {
         self.search.descend(candidates, stop);
+        self.keep()
+    }
+
+    /// Offers the assignment the search stands at. Whether it is the best yet.
+    fn keep(&mut self) -> bool {
         let value = self.search.value();
         self.population.offer(&self.search.assignment, value);
         let is_best = value < self.best_value;
@@ -196,21 +225,22 @@ impl<'a, C: Coupling> Run<'a, C> {
         }
     }
 
-    fn breed(&self, candidates: &Candidates, rng: &mut ChaCha8Rng, child: &mut [u32]) {
+    /// Writes an offspring to `child`; answers with the member it is a variant of.
+    fn breed(&self, candidates: &Candidates, rng: &mut ChaCha8Rng, child: &mut [u32]) -> usize {
         let n = child.len();
-        let genes = if rng.random_range(0..KICK_ONE_IN) == 0 {
+        let (origin, genes) = if rng.random_range(0..KICK_ONE_IN) == 0 {
             let member = rng.random_range(0..self.population.len().min(3));
             child.copy_from_slice(self.population.get(member));
-            rng.random_range(2..=4 + n / 16)
+            (member, rng.random_range(2..=4))
         } else {
-            self.population.cross(rng, child);
-            rng.random_range(0..=2)
+            (self.population.cross(rng, child), rng.random_range(0..=2))
         };
         for _ in 0..genes {
             let r = rng.random_range(0..n);
             let row = candidates.row(r);
             child[r] = row[rng.random_range(0..row.len())].d;
         }
+        origin
     }
 
     fn is_done(&self, stop: &mut dyn FnMut() -> bool) -> bool {

@@ -7,6 +7,9 @@ use crate::routing::memetic::instance::Instance;
 /// Relative improvement below which a step is rounding.
 const IMPROVEMENT_MIN: f64 = 1e-11;
 
+/// Scored assignments between two looks at the stop condition inside a pass.
+const EVALUATIONS_PER_POLL: u64 = 1_024;
+
 /// One assignment under change, with its J (less the constant).
 pub(super) struct Search<'a, C> {
     pub(super) instance: &'a Instance,
@@ -14,24 +17,49 @@ pub(super) struct Search<'a, C> {
     pub(super) assignment: Vec<u32>,
     /// Candidate assignments scored so far.
     pub(super) evaluations: u64,
-}
-
-/// Two moves, the second out of the destination the first enters.
-struct Chain {
-    first: Move,
-    second: Move,
+    /// Destinations changed since the assignment was last known to be a local optimum.
+    touched: Vec<bool>,
+    /// What each request could save of its separable J by going where that is least.
+    slack: Vec<f64>,
+    /// Per destination the largest slack of its requests.
+    slack_at: Vec<f64>,
+    poll_at: u64,
+    is_stopped: bool,
 }
 
 impl<'a, C: Coupling> Search<'a, C> {
     pub(super) fn new(instance: &'a Instance, coupling: C) -> Self {
-        Self { instance, coupling, assignment: vec![0; instance.n], evaluations: 0 }
+        Self {
+            instance,
+            coupling,
+            assignment: vec![0; instance.n],
+            evaluations: 0,
+            touched: vec![true; instance.m],
+            slack: vec![0.0; instance.n],
+            slack_at: vec![0.0; instance.m],
+            poll_at: 0,
+            is_stopped: false,
+        }
     }
 
-    /// Starts from `assignment`.
+    /// Starts from any assignment.
     pub(super) fn restart(&mut self, assignment: &[u32]) {
         self.assignment.copy_from_slice(assignment);
         self.coupling.assign(assignment);
+        self.touched.fill(true);
         self.evaluations += 1;
+    }
+
+    /// Starts from a variant of the local optimum `origin`.
+    pub(super) fn restart_near(&mut self, assignment: &[u32], origin: &[u32]) {
+        self.restart(assignment);
+        self.touched.fill(false);
+        for (d, was) in assignment.iter().zip(origin) {
+            if d != was {
+                self.touched[*d as usize] = true;
+                self.touched[*was as usize] = true;
+            }
+        }
     }
 
     /// J of the assignment, less the constant.
@@ -39,18 +67,29 @@ impl<'a, C: Coupling> Search<'a, C> {
         self.instance.separable_sum(&self.assignment) + self.coupling.cost()
     }
 
-    /// Descends to a local optimum of both neighbourhoods, or until `stop`.
+    /// Descends to a local optimum of single moves, or until `stop`.
+    pub(super) fn descend_moves(&mut self, candidates: &Candidates, stop: &mut dyn FnMut() -> bool) {
+        while self.move_pass(candidates) && !self.poll(stop) {}
+    }
+
+    /// Descends to a local optimum of moves and chains, or until `stop`. Chains between destinations that
+    /// have not been touched are taken to have been tried before.
     pub(super) fn descend(&mut self, candidates: &Candidates, stop: &mut dyn FnMut() -> bool) {
         loop {
-            while self.move_pass(candidates) {
-                if stop() {
-                    return;
-                }
-            }
-            if !self.chain_pass(candidates) || stop() {
+            self.descend_moves(candidates, stop);
+            if self.poll(stop) || !self.chain_pass(candidates, stop) {
                 return;
             }
         }
+    }
+
+    /// Whether the search was told to stop; asks again only after some work.
+    fn poll(&mut self, stop: &mut dyn FnMut() -> bool) -> bool {
+        if !self.is_stopped && self.evaluations >= self.poll_at {
+            self.poll_at = self.evaluations + EVALUATIONS_PER_POLL;
+            self.is_stopped = stop();
+        }
+        self.is_stopped
     }
 
     fn threshold(&self) -> f64 {
@@ -93,45 +132,65 @@ impl<'a, C: Coupling> Search<'a, C> {
     }
 
     /// Applies the best chain starting at each request in turn. Whether anything moved.
-    fn chain_pass(&mut self, candidates: &Candidates) -> bool {
+    fn chain_pass(&mut self, candidates: &Candidates, stop: &mut dyn FnMut() -> bool) -> bool {
         let mut moved = false;
+        for d in 0..self.instance.m {
+            self.measure_slack(d as u32, candidates);
+        }
         for r in 0..self.instance.n {
             if let Some(chain) = self.best_chain(r, candidates) {
-                self.apply(chain.first);
-                self.apply(chain.second);
+                for step in chain {
+                    self.apply(step);
+                    self.measure_slack(step.from, candidates);
+                    self.measure_slack(step.to, candidates);
+                }
                 moved = true;
+            }
+            if self.poll(stop) {
+                return false;
             }
         }
         moved
     }
 
-    fn best_chain(&mut self, r: usize, candidates: &Candidates) -> Option<Chain> {
+    /// The best two moves of which the first takes `r` away and the second makes room for it.
+    fn best_chain(&mut self, r: usize, candidates: &Candidates) -> Option<[Move; 2]> {
         let from = self.assignment[r];
         let here = self.instance.at(r, from);
-        let (relief, row) = (self.coupling.relief(from), candidates.row(r));
-        let mut best: Option<Chain> = None;
-        let mut best_delta = self.threshold();
-        for candidate in row.iter().filter(|candidate| candidate.d != from) {
+        let relief_from = self.coupling.relief(from);
+        let (mut best, mut best_delta) = (None, self.threshold());
+        for candidate in candidates.row(r).iter().filter(|candidate| candidate.d != from) {
+            let first = Move { r, from, to: candidate.d };
             let gain = candidate.separable - here;
-            let relief = relief + self.coupling.relief(candidate.d);
+            let relief = relief_from + self.coupling.relief(candidate.d);
+            let is_touched = self.touched[from as usize] || self.touched[candidate.d as usize];
+            let is_hopeless = gain - relief - self.slack_at[candidate.d as usize] >= best_delta;
+            if is_hopeless || (relief <= 0.0 && !is_touched) {
+                continue;
+            }
             for member in self.coupling.members(candidate.d) {
                 let second_r = *member as usize;
-                let there = self.instance.at(second_r, candidate.d);
-                for target in candidates.row(second_r) {
-                    let separable = gain + target.separable - there;
-                    if separable - relief >= best_delta {
+                if gain - self.slack[second_r] - relief >= best_delta {
+                    continue;
+                }
+                let targets = candidates.row(second_r);
+                let gain = gain - self.instance.at(second_r, candidate.d);
+                let passage = self.coupling.pass(first, second_r);
+                let least = self.coupling.pass_delta_min(&passage);
+                self.evaluations += 1;
+                for target in targets {
+                    let separable = gain + target.separable;
+                    if separable + least >= best_delta {
                         break;
                     }
                     if target.d == candidate.d {
                         continue;
                     }
-                    let first = Move { r, from, to: candidate.d };
-                    let second = Move { r: second_r, from: candidate.d, to: target.d };
-                    let delta = separable + self.coupling.chain_delta(first, second);
                     self.evaluations += 1;
+                    let delta = separable + self.coupling.chain_delta(&passage, target.d);
                     if delta < best_delta {
                         best_delta = delta;
-                        best = Some(Chain { first, second });
+                        best = Some([first, Move { r: second_r, from: candidate.d, to: target.d }]);
                     }
                 }
             }
@@ -139,7 +198,21 @@ impl<'a, C: Coupling> Search<'a, C> {
         best
     }
 
+    /// Brings the slacks of the requests at `d` up to date.
+    fn measure_slack(&mut self, d: u32, candidates: &Candidates) {
+        let mut largest = 0.0_f64;
+        for member in self.coupling.members(d) {
+            let r = *member as usize;
+            let least = candidates.row(r).first().map_or(f64::INFINITY, |best| best.separable);
+            self.slack[r] = self.instance.at(r, d) - least;
+            largest = largest.max(self.slack[r]);
+        }
+        self.slack_at[d as usize] = largest;
+    }
+
     fn apply(&mut self, step: Move) {
+        self.touched[step.from as usize] = true;
+        self.touched[step.to as usize] = true;
         self.coupling.relocate(step);
         self.assignment[step.r] = step.to;
     }

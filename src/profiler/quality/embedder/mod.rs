@@ -8,6 +8,7 @@ mod locate;
 mod onnx;
 pub mod tail;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -28,6 +29,17 @@ pub trait Embedder: Send {
     /// # Errors
     /// [`EmbedderError::Run`] if the model fails or answers with something that is not an embedding.
     fn embed(&mut self, text: &str) -> Result<Embedding, EmbedderError>;
+}
+
+/// [`Embedder::embed`], with a panic turned into an error: the text comes from outside, and what trips the
+/// tokenizer must cost one prediction, not the thread.
+///
+/// # Errors
+/// As [`Embedder::embed`].
+pub fn embed_guarded(embedder: &mut dyn Embedder, text: &str) -> Result<Embedding, EmbedderError> {
+    // Nothing of an embedder is left half changed by a panic that would matter to the next run.
+    catch_unwind(AssertUnwindSafe(|| embedder.embed(text)))
+        .unwrap_or_else(|_| Err(EmbedderError::Run("panic, see standard error".to_owned())))
 }
 
 /// Why there is no embedder, or no embedding.
@@ -79,7 +91,7 @@ pub struct LoadedEmbedder {
     pub workers: Vec<Box<dyn Embedder>>,
 }
 
-/// Finds and loads the model, with `params.threads` sessions that share their weights.
+/// Finds and loads the model, once for each of `params.threads`.
 ///
 /// # Errors
 /// [`EmbedderError`] says which file is missing or unusable and how to get it.

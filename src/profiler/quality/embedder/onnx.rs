@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ort::environment::Environment;
 use ort::session::Session;
-use ort::session::builder::PrepackedWeights;
 use ort::value::TensorRef;
 use sha2::{Digest, Sha256};
 use tokenizers::Tokenizer;
@@ -29,11 +28,9 @@ pub(super) fn load(files: &EmbedderFiles, n_workers: usize) -> Result<LoadedEmbe
     let tokenizer = Arc::new(MiniLmTokenizer::load(&files.tokenizer)?);
     let environment = environment(&files.library)?;
     let unusable = |reason: String| EmbedderError::Model { path: files.model.clone(), reason };
-    let weights = PrepackedWeights::new();
     let workers = (0..n_workers.max(1))
         .map(|_| {
-            let session =
-                open_session(&environment, &files.model, &weights).map_err(|e| unusable(e.to_string()))?;
+            let session = open_session(&environment, &files.model).map_err(|e| unusable(e.to_string()))?;
             check_signature(&session).map_err(unusable)?;
             Ok(Box::new(OnnxEmbedder { tokenizer: Arc::clone(&tokenizer), session }) as Box<dyn Embedder>)
         })
@@ -61,13 +58,12 @@ fn environment(library: &Path) -> Result<Environment, EmbedderError> {
 }
 
 /// One thread per run: the caller's. Spinning would burn a core while the router is idle.
-fn open_session(environment: &Environment, model: &Path, weights: &PrepackedWeights) -> ort::Result<Session> {
+fn open_session(environment: &Environment, model: &Path) -> ort::Result<Session> {
     Session::builder(environment)?
         .with_intra_threads(1)?
         .with_inter_threads(1)?
         .with_intra_op_spinning(false)?
         .with_inter_op_spinning(false)?
-        .with_prepacked_weights(weights)?
         .commit_from_file(model)
 }
 

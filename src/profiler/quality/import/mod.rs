@@ -17,7 +17,7 @@ use std::sync::Mutex;
 pub use lines::{LINE_BYTES_MAX, Line, TraceLines};
 pub use row::parse_row;
 
-use crate::profiler::quality::embedder::{Embedder, LoadedEmbedder};
+use crate::profiler::quality::embedder::{Embedder, LoadedEmbedder, embed_guarded};
 use crate::profiler::quality::store::{QualityStore, RowOutcome, StoreError, StoredPrompt};
 
 /// Rows per transaction: a second or two of embedding, the most that an interruption can cost.
@@ -196,7 +196,7 @@ fn embed_new(
 
 fn embed(worker: &mut dyn Embedder, parsed: &mut Result<StoredPrompt, String>) {
     let Ok(prompt) = parsed else { return };
-    match worker.embed(&prompt.text) {
+    match embed_guarded(worker, &prompt.text) {
         Ok(embedding) => prompt.embedding = Some(embedding),
         Err(error) => *parsed = Err(error.to_string()),
     }

@@ -99,10 +99,12 @@ impl QualityStore {
 
     fn read_profile(&self, models: &[String]) -> rusqlite::Result<Result<Profile, String>> {
         let mut profile = Profile::new(models.to_vec());
-        // One statement, so that prompts and scores are of one snapshot while another process writes.
+        // One statement, so that prompts and scores are of one snapshot while another process writes. CROSS
+        // JOIN fixes the order of the loops: prompts come as stored, nothing is sorted.
         let mut statement = self.connection.prepare(
             "SELECT prompts.ord, prompts.id, embedding, format, models.name, score, completion_tokens
-             FROM prompts JOIN scores ON scores.prompt = prompts.ord JOIN models ON models.ord = scores.model
+             FROM prompts CROSS JOIN scores ON scores.prompt = prompts.ord
+             CROSS JOIN models ON models.ord = scores.model
              ORDER BY prompts.ord",
         )?;
         let mut rows = statement.query([])?;

@@ -1,0 +1,143 @@
+//! Reading request bodies within bounds.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::Body;
+use http_body_util::BodyExt;
+use tokio::time::timeout;
+
+use super::openai::ApiError;
+
+/// Longest pause in the arrival of a body.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// How much of an oversized body is read and thrown away. Clients send before they read: one whose
+/// connection is closed in its face sees a broken pipe and tries again instead of reading why.
+const DISCARDED_BYTES_MAX: usize = 64 << 20;
+
+/// What is allowed of a body.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BodyRules {
+    /// Largest size.
+    pub(super) bytes_max: usize,
+    /// Its client waits for `100 Continue`, which is sent by beginning to read.
+    pub(super) awaits_continue: bool,
+}
+
+/// Reads a body whole.
+pub(super) async fn read<B>(mut body: B, rules: BodyRules) -> Result<Bytes, ApiError>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let BodyRules { bytes_max, awaits_continue } = rules;
+    let is_declared_too_large = body.size_hint().lower() > bytes_max as u64;
+    if is_declared_too_large && awaits_continue {
+        return Err(ApiError::payload_too_large(bytes_max));
+    }
+    let mut parts = Vec::new();
+    let mut n_bytes = 0;
+    while let Some(part) = next_part(&mut body).await? {
+        n_bytes += part.len();
+        if n_bytes > bytes_max || is_declared_too_large {
+            drop(parts);
+            discard(body).await;
+            return Err(ApiError::payload_too_large(bytes_max));
+        }
+        parts.push(part);
+    }
+    // Most bodies come in one piece, which is not copied.
+    Ok(if parts.len() == 1 { parts.swap_remove(0) } else { parts.concat().into() })
+}
+
+async fn next_part<B>(body: &mut B) -> Result<Option<Bytes>, ApiError>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    loop {
+        let frame =
+            timeout(PAUSE_MAX, body.frame()).await.map_err(|_| ApiError::request_timeout(PAUSE_MAX))?;
+        match frame {
+            None => return Ok(None),
+            Some(Err(_)) => {
+                let message = "the request body broke off: send it whole";
+                return Err(ApiError::bad_request(message, None, Some("incomplete_body")));
+            }
+            // Trailers say nothing to us.
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    return Ok(Some(data));
+                }
+            }
+        }
+    }
+}
+
+async fn discard<B>(mut body: B)
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let mut n_bytes = 0;
+    while n_bytes < DISCARDED_BYTES_MAX
+        && let Ok(Some(part)) = next_part(&mut body).await
+    {
+        n_bytes += part.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::StreamExt as _;
+    use futures_util::stream::{self, Stream};
+    use http::StatusCode;
+    use http_body::Frame;
+    use http_body_util::{Full, StreamBody};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const RULES: BodyRules = BodyRules { bytes_max: 10, awaits_continue: false };
+
+    fn of(
+        parts: &[&'static str],
+    ) -> StreamBody<impl Stream<Item = Result<Frame<Bytes>, Infallible>> + use<>> {
+        let parts: Vec<_> =
+            parts.iter().map(|part| Ok(Frame::data(Bytes::from_static(part.as_bytes())))).collect();
+        StreamBody::new(stream::iter(parts))
+    }
+
+    #[tokio::test]
+    async fn a_body_within_the_limit_is_read_whole() {
+        assert_eq!(read(of(&["01234", "", "56789"]), RULES).await.unwrap(), "0123456789");
+        assert_eq!(read(of(&[]), RULES).await.unwrap(), "");
+        let piece = Bytes::from_static(b"one piece");
+        assert_eq!(read(Full::new(piece.clone()), RULES).await.unwrap().as_ptr(), piece.as_ptr());
+    }
+
+    #[tokio::test]
+    async fn an_oversized_body_is_refused() {
+        for awaits_continue in [false, true] {
+            let rules = BodyRules { awaits_continue, ..RULES };
+            let error = read(of(&["01234", "56789", "!", "rest"]), rules).await.unwrap_err();
+            assert_eq!(error.status, StatusCode::PAYLOAD_TOO_LARGE);
+            let error = read(Full::new(Bytes::from_static(b"0123456789!")), rules).await.unwrap_err();
+            assert_eq!(error.status, StatusCode::PAYLOAD_TOO_LARGE);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_stops_coming_is_given_up() {
+        let began = Instant::now();
+        let stalled = StreamBody::new(
+            of(&["01234"]).into_data_stream().map(|part| part.map(Frame::data)).chain(stream::pending()),
+        );
+        let error = read(Box::pin(stalled), RULES).await.unwrap_err();
+        assert_eq!((error.status, began.elapsed()), (StatusCode::REQUEST_TIMEOUT, PAUSE_MAX));
+        let endless = StreamBody::new(stream::repeat_with(|| {
+            Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[b'x'; 1 << 20])))
+        }));
+        let error = read(endless, RULES).await.unwrap_err();
+        assert_eq!(error.status, StatusCode::PAYLOAD_TOO_LARGE, "not read for ever");
+    }
+}

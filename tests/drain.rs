@@ -1,0 +1,208 @@
+//! Going away in good order: what is under way is finished, nothing new is taken, and a second signal ends it.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on must fail")]
+
+#[expect(dead_code, reason = "shared by all socket tests")]
+mod support;
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use support::answers::{DONE_EVENT, chat, chunk, delta_event, finish_event, last_chunk, stream_head};
+use support::app::{CHAT, Router, ask, ask_stream, llm, node};
+use support::fake_endpoint::{FakeEndpoint, Step};
+use support::in_time;
+use support::raw_client::RawClient;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::net::TcpStream;
+use tokio::process::{Child, ChildStderr, Command};
+use tokio::sync::Semaphore;
+
+/// An endpoint that streams one word, and the rest once its gate is opened.
+async fn half_way() -> (FakeEndpoint, Arc<Semaphore>) {
+    let gate = Arc::new(Semaphore::new(0));
+    let opened = Arc::clone(&gate);
+    let script = move |_: &_| {
+        vec![
+            stream_head(),
+            chunk(delta_event("m", "half")),
+            Step::Gate(Arc::clone(&opened)),
+            chunk(finish_event("m")),
+            chunk(DONE_EVENT),
+            last_chunk(),
+        ]
+    };
+    (llm(script).await, gate)
+}
+
+async fn begin_stream(addr: SocketAddr) -> RawClient {
+    let mut client = RawClient::connect(addr).await;
+    client.post(CHAT, "", &ask_stream("m")).await;
+    assert_eq!(client.head().await.status(), 200);
+    assert!(client.chunk().await.unwrap().is_some());
+    client
+}
+
+async fn finish_stream(mut client: RawClient) {
+    let mut text = String::new();
+    while let Some(chunk) = client.chunk().await.unwrap() {
+        text.push_str(&String::from_utf8(chunk).unwrap());
+    }
+    assert!(text.ends_with(DONE_EVENT), "{text}");
+    assert!(client.is_closed().await);
+}
+
+async fn refuses_connections(addr: SocketAddr) {
+    in_time("connections to be refused", async {
+        while TcpStream::connect(addr).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stream_under_way_is_finished_and_nothing_new_is_taken() {
+    let (endpoint, gate) = half_way().await;
+    let router = Router::start(&[node("a", endpoint.url())], "").await;
+    let stream = begin_stream(router.api()).await;
+    let mut idle = router.client().await;
+    idle.get("/readyz").await;
+    assert_eq!(idle.answer().await.head.status(), 200);
+    router.stop();
+    assert!(idle.is_closed().await, "a connection without a request is closed");
+    refuses_connections(router.api()).await;
+    let ready = router.admin_get("/readyz").await;
+    assert_eq!((ready.head.status(), ready.text().as_str()), (503, "draining\n"));
+    assert_eq!(router.metrics().await.count("cema_inflight", &[]), 1);
+    gate.add_permits(1);
+    finish_stream(stream).await;
+    let admin = router.admin();
+    router.ended().await;
+    refuses_connections(admin).await;
+}
+
+#[tokio::test]
+async fn an_open_window_is_planned_and_what_is_held_is_served() {
+    let gate = Arc::new(Semaphore::new(0));
+    let opened = Arc::clone(&gate);
+    let endpoint = llm(move |_| [vec![Step::Gate(Arc::clone(&opened))], chat("m", "done")].concat()).await;
+    let model = "{name: m, throughput: {max_concurrency: 1}}";
+    for window in ["close: fixed, max_ms: 300", "close: adaptive"] {
+        let nodes = [node("a", endpoint.url()).model(model).endpoint("max_inflight: 1")];
+        let router = Router::start(&nodes, &format!("window: {{{window}}}\n")).await;
+        let mut clients = Vec::new();
+        for _ in 0..4 {
+            let mut client = router.client().await;
+            client.post(CHAT, "", &ask("auto")).await;
+            clients.push(client);
+        }
+        // All are with the router, one at most with the endpoint.
+        router
+            .metrics_reach("all four", |metrics| {
+                metrics.count("cema_held_requests", &[]) + metrics.count("cema_inflight", &[]) == 4
+            })
+            .await;
+        router.stop();
+        gate.add_permits(4);
+        for mut client in clients {
+            assert_eq!(client.answer().await.head.status(), 200, "{window}");
+        }
+        router.ended().await;
+    }
+}
+
+#[tokio::test]
+async fn asked_again_it_ends_at_once() {
+    let script = vec![stream_head(), chunk(delta_event("m", "half")), Step::WaitClientClose];
+    let endpoint = llm(move |_| script.clone()).await;
+    let router = Router::start(&[node("a", endpoint.url())], "").await;
+    let mut stream = begin_stream(router.api()).await;
+    router.stop();
+    router.stop();
+    router.ended().await;
+    assert!(stream.chunk().await.is_err(), "the stream is cut, not ended");
+    endpoint.answers_cut_reach(1).await;
+}
+
+/// The binary itself, its log as JSON lines.
+struct Served {
+    process: Child,
+    log: Lines<BufReader<ChildStderr>>,
+    api: SocketAddr,
+    _folder: tempfile::TempDir,
+}
+
+impl Served {
+    async fn start(endpoint: &FakeEndpoint) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("config.yaml");
+        let text = format!(
+            "listen: 127.0.0.1:0\nadmin_listen: 127.0.0.1:0\nnodes:\n  - endpoints:\n      - {{url: \"{}\", kind: vllm, models: [{{name: m}}]}}\n",
+            endpoint.url()
+        );
+        std::fs::write(&config, text).unwrap();
+        let mut process = Command::new(env!("CARGO_BIN_EXE_cema-router"))
+            .args(["serve", "--log-format", "json", "--config"])
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let log = BufReader::new(process.stderr.take().unwrap()).lines();
+        let mut served = Self { process, log, api: SocketAddr::from(([127, 0, 0, 1], 0)), _folder: folder };
+        served.api = served.logged("listening").await["listen"].as_str().unwrap().parse().unwrap();
+        served
+    }
+
+    /// The next log line with this message.
+    async fn logged(&mut self, message: &str) -> serde_json::Value {
+        in_time(message, async {
+            while let Some(line) = self.log.next_line().await.unwrap() {
+                let mut line: serde_json::Value = serde_json::from_str(&line).unwrap();
+                let fields = if line["fields"].is_object() { line["fields"].take() } else { line };
+                if fields["message"].as_str().is_some_and(|text| text.starts_with(message)) {
+                    return fields;
+                }
+            }
+            panic!("the log ended without `{message}`");
+        })
+        .await
+    }
+
+    async fn signal(&self, name: &str) {
+        let pid = self.process.id().unwrap().to_string();
+        let status = Command::new("kill").args(["-s", name, &pid]).status().await.unwrap();
+        assert!(status.success());
+    }
+}
+
+#[tokio::test]
+async fn the_binary_drains_on_a_signal() {
+    for signal in ["TERM", "INT"] {
+        let (endpoint, gate) = half_way().await;
+        let mut served = Served::start(&endpoint).await;
+        let stream = begin_stream(served.api).await;
+        served.signal(signal).await;
+        served.logged("draining").await;
+        refuses_connections(served.api).await;
+        gate.add_permits(1);
+        finish_stream(stream).await;
+        let status = in_time("the process to end", served.process.wait()).await.unwrap();
+        assert!(status.success(), "{signal}: {status}");
+    }
+}
+
+#[tokio::test]
+async fn the_binary_ends_at_a_second_signal() {
+    let (endpoint, _gate) = half_way().await;
+    let mut served = Served::start(&endpoint).await;
+    let mut stream = begin_stream(served.api).await;
+    served.signal("TERM").await;
+    served.logged("draining").await;
+    served.signal("TERM").await;
+    let status = in_time("the process to end", served.process.wait()).await.unwrap();
+    assert!(status.success(), "{status}");
+    assert!(stream.chunk().await.is_err());
+}

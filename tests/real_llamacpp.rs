@@ -1,0 +1,220 @@
+//! End to end against real llama.cpp servers with a small model, and with the real OpenAI SDK as the client.
+//!
+//! `CEMA_TEST_LLAMA` and `CEMA_TEST_SDK` name the Pythons that have them; `make test` sets both.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on must fail")]
+
+#[expect(dead_code, reason = "shared by all socket tests")]
+mod support;
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Stdio;
+
+use async_openai::types::chat::{CreateChatCompletionResponse, CreateChatCompletionStreamResponse};
+use support::app::{CHAT, Node, Router, node};
+use support::in_time;
+use support::metrics::Metrics;
+use support::raw_client::RawClient;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
+
+const MODEL: &str = "{name: smol, upstream: smollm2-135m-instruct, context_tokens: 1024, \
+                     throughput: {prefill_tps: 500, decode_tps: 50, batch_speedup: 1.5, max_concurrency: 2}}";
+
+/// The Python that `variable` names. Without it the test cannot run: it says so past the harness and gets
+/// `None`, or fails where `make test` promised to bring it.
+fn python_or_skip(variable: &str) -> Option<OsString> {
+    let named = std::env::var_os(variable);
+    if let Some(python) = &named {
+        assert!(
+            Path::new(python).exists(),
+            "{variable} is {}, which is not there: run `make setup`",
+            python.display()
+        );
+        return named;
+    }
+    let is_required = std::env::var_os("CEMA_REQUIRE_EMBEDDER").is_some_and(|value| value == "1");
+    assert!(!is_required, "{variable} is not set");
+    writeln!(
+        std::io::stderr(),
+        "!! SKIPPED a test against real servers: {variable} is not set (make test sets it)"
+    )
+    .unwrap();
+    None
+}
+
+/// A running llama.cpp server with two slots of 1024 tokens.
+struct Llama {
+    process: Child,
+    url: String,
+}
+
+impl Llama {
+    async fn start(python: &OsString) -> Self {
+        let mut process = Command::new(python)
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/llamacpp_server.py"))
+            .args(["--port", "0", "--parallel", "2", "--ctx-per-slot", "1024", "--end-with-parent"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let url = in_time("llama.cpp to be ready", async {
+            while let Some(line) = lines.next_line().await.unwrap() {
+                if let Ok(ready) = serde_json::from_str::<serde_json::Value>(&line) {
+                    return ready["ready"].as_str().unwrap().to_owned();
+                }
+            }
+            panic!("llama.cpp did not start: {:?}", process.wait().await)
+        })
+        .await;
+        Self { process, url }
+    }
+
+    fn node(&self, name: &str) -> Node {
+        node(name, self.url.as_str()).llamacpp().model(MODEL)
+    }
+
+    /// Its own metrics.
+    async fn metrics(&self) -> String {
+        let addr = self.url.trim_start_matches("http://").parse().unwrap();
+        let mut client = RawClient::connect(addr).await;
+        client.get("/metrics").await;
+        client.answer().await.text()
+    }
+}
+
+fn ask(max_tokens: u32, further: &str) -> String {
+    format!(
+        r#"{{"model":"auto","messages":[{{"role":"user","content":"Name one colour."}}],"max_tokens":{max_tokens}{further}}}"#
+    )
+}
+
+#[tokio::test]
+async fn answers_come_through_whole_and_streamed() {
+    let Some(python) = python_or_skip("CEMA_TEST_LLAMA") else { return };
+    let llama = Llama::start(&python).await;
+    let router = Router::start(&[llama.node("a")], "").await;
+
+    let answer = router.chat(&ask(8, "")).await;
+    assert_eq!(answer.head.status(), 200, "{}", answer.text());
+    assert_eq!(answer.head.header("x-cema-destination").unwrap(), "a/smol");
+    let whole: CreateChatCompletionResponse = serde_json::from_slice(&answer.body()).unwrap();
+    assert!(whole.choices[0].message.content.as_ref().is_some_and(|content| !content.is_empty()));
+    let usage = whole.usage.unwrap();
+    assert!((1..=8).contains(&usage.completion_tokens));
+
+    let answer = router.chat(&ask(8, r#","stream":true,"stream_options":{"include_usage":true}"#)).await;
+    assert!(answer.is_complete);
+    let text = answer.text();
+    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+    let mut streamed_tokens = 0;
+    let mut said = String::new();
+    for data in
+        text.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).filter(|data| *data != "[DONE]")
+    {
+        let event: CreateChatCompletionStreamResponse = serde_json::from_str(data).unwrap();
+        for choice in &event.choices {
+            said.push_str(choice.delta.content.as_deref().unwrap_or_default());
+        }
+        streamed_tokens = event.usage.map_or(streamed_tokens, |usage| usage.completion_tokens);
+    }
+    assert!(!said.is_empty() && streamed_tokens > 0);
+
+    let metrics = router.idle().await;
+    let counted = metrics.count("cema_tokens_total", &[("destination", "a/smol"), ("type", "completion")]);
+    assert_eq!(counted, u64::from(usage.completion_tokens + streamed_tokens));
+    assert_eq!(metrics.count("cema_requests_total", &[("outcome", "ok")]), 2);
+
+    // What a real server says of a request that cannot be served is what its client reads.
+    let refused = router.chat(&ask(8, r#","response_format":{"type":"nonsense"}"#)).await;
+    assert_eq!(refused.head.status(), 400, "{}", refused.text());
+    assert!(refused.json()["error"]["message"].as_str().unwrap().contains("nonsense"), "{}", refused.text());
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_stops_the_generation() {
+    let Some(python) = python_or_skip("CEMA_TEST_LLAMA") else { return };
+    let llama = Llama::start(&python).await;
+    let router = Router::start(&[llama.node("a")], "").await;
+    let mut client = router.client().await;
+    client.post(CHAT, "", &ask(900, r#","stream":true,"ignore_eos":true"#)).await;
+    assert_eq!(client.head().await.status(), 200);
+    client.chunk().await.unwrap();
+    client.reset();
+    router.idle().await;
+    let predicted = in_time("llama.cpp to stop", async {
+        loop {
+            let metrics = llama.metrics().await;
+            let value = |name: &str| {
+                let line = metrics
+                    .lines()
+                    .find(|line| line.starts_with(name))
+                    .unwrap_or_else(|| panic!("{metrics}"));
+                line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()
+            };
+            if value("llamacpp:requests_processing") < 0.5 {
+                return value("llamacpp:tokens_predicted_total");
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(predicted < 900.0, "all {predicted} tokens were generated for nobody");
+    assert_eq!(router.metrics().await.count("cema_requests_total", &[("outcome", "client_gone")]), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_costs_no_request() {
+    let Some(python) = python_or_skip("CEMA_TEST_LLAMA") else { return };
+    let (mut dies, lives) = (Llama::start(&python).await, Llama::start(&python).await);
+    let router = Router::start(&[dies.node("dies"), lives.node("lives")], "").await;
+    let mut asked = JoinSet::new();
+    for _ in 0..8 {
+        let mut client = router.client().await;
+        client.post(CHAT, "", &ask(64, r#","ignore_eos":true"#)).await;
+        asked.spawn(async move { client.answer().await });
+    }
+    let at = |metrics: &Metrics, id| metrics.count("cema_inflight", &[("destination", id)]);
+    router
+        .metrics_reach("both to work", |metrics| {
+            at(metrics, "dies/smol") > 0 && at(metrics, "lives/smol") > 0
+        })
+        .await;
+    dies.process.kill().await.unwrap();
+    for answer in asked.join_all().await {
+        assert_eq!(answer.head.status(), 200, "{}", answer.text());
+        let whole: CreateChatCompletionResponse = serde_json::from_slice(&answer.body()).unwrap();
+        assert_eq!(whole.usage.unwrap().completion_tokens, 64);
+    }
+    let metrics = router.idle().await;
+    assert_eq!(metrics.count("cema_requests_total", &[("outcome", "ok")]), 8);
+    assert!(metrics.count("cema_upstream_attempts_total", &[]) > 0, "none was under way there");
+    let is_down = |metrics: &Metrics| metrics.count("cema_endpoint_up", &[("endpoint", "dies")]) == 0;
+    router.metrics_reach("its end to be seen", is_down).await;
+}
+
+#[tokio::test]
+async fn the_openai_sdk_finds_what_it_expects() {
+    let (Some(python), Some(sdk)) = (python_or_skip("CEMA_TEST_LLAMA"), python_or_skip("CEMA_TEST_SDK"))
+    else {
+        return;
+    };
+    let llama = Llama::start(&python).await;
+    let router = Router::start(&[llama.node("a")], "").await;
+    let run = Command::new(sdk)
+        .arg("-B")
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sdk/openai_chat.py"))
+        .args(["--base-url", &format!("http://{}/v1", router.api())])
+        .kill_on_drop(true)
+        .output();
+    let output = in_time("the SDK's checks", run).await.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_str(said.trim()).unwrap();
+    assert!(report["passed"].as_array().unwrap().len() > 10, "{report}");
+}
