@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers outside #[test] functions unwrap to fail the test")]
 
+#[path = "support/embedder.rs"]
+mod embedder_files;
+
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -17,6 +20,7 @@ use cema_router::simulate::live::{self, Hooks, LiveParams, LiveRun, Visit};
 use cema_router::simulate::methods::DEFAULT_METHODS;
 use cema_router::simulate::{Method, SimulatedRequest, Workload};
 use cema_router::units::{Bytes, Quality, Seconds, Tokens};
+use embedder_files::embedder_or_skip;
 use serde_json::Value;
 
 /// Two nodes: `big` in the cloud is good, dear and slow, `small` at the edge is the opposite. Prompts of 90
@@ -342,6 +346,48 @@ fn quick_json_live(more: &[&str]) -> Value {
         "greedy,memetic,uniroute",
     ];
     serde_json::from_str(&printed(&[&common[..], &["--format", "json"], more].concat())).unwrap()
+}
+
+/// Rows that ask for the colour of numbered things, all scored `score`.
+fn rows(numbers: std::ops::Range<u32>, score: f64) -> String {
+    let row = |n: u32| {
+        let answer = format!(r#"{{"score":{score:?},"completion_tokens":{}}}"#, 5 + n);
+        format!(
+            r#"{{"id":"q{n}","prompt":"What is the colour of thing {n}?","models":{{"big":{answer},"small":{answer}}}}}"#
+        )
+    };
+    numbers.map(row).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_truth_of_the_trace_never_reaches_the_router() {
+    if embedder_or_skip("the_truth_of_the_trace_never_reaches_the_router").is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (scenario, profile) = (file("tiny.yaml", TINY), file("profile.jsonl", &rows(0..4, 0.75)));
+    let judged = |trace: &str| -> Value {
+        let args = ["--scenario", &scenario, "--profile", &profile, "--trace", trace, "--policies", "greedy"];
+        let text =
+            printed(&[&args[..], &["--batch-size", "4", "--batches", "1", "--format", "json"]].concat());
+        serde_json::from_str(&text).unwrap()
+    };
+    // Question 3 is in both: it may not be predicted from its own scores.
+    let (right, wrong) = (file("right.jsonl", &rows(3..8, 1.0)), file("wrong.jsonl", &rows(3..8, 0.0)));
+    let (right, wrong) = (judged(&right), judged(&wrong));
+    assert_eq!((right["profile"]["rows"].as_u64(), right["trace"]["rows"].as_u64()), (Some(3), Some(5)));
+    let [right, wrong] = [right, wrong].map(|report| report["methods"][0].clone());
+    assert_eq!(right["raw"], wrong["raw"], "predictions do not change with the truth");
+    assert!((right["raw"]["quality"].as_f64().unwrap() - 0.25).abs() < 1e-6, "{right}");
+    assert_eq!(
+        (right["true"]["raw"]["quality"].as_f64(), wrong["true"]["raw"]["quality"].as_f64()),
+        (Some(0.0), Some(1.0))
+    );
 }
 
 #[test]
