@@ -357,8 +357,8 @@ fn batch_table(run: &BatchRun) -> String {
         scaled.map(|x| fixed(x, 3)).into_iter().chain(raw)
     };
     let by_predictions = run.methods.iter().map(|m| {
-        let decision = [fixed(m.decision_ms, 3)];
-        (m.name.as_str(), cells(&m.predicted).chain(decision).collect())
+        let rest = [fixed(m.solver_objective, 4), fixed(m.decision_ms, 3)];
+        (m.name.as_str(), cells(&m.predicted).chain(rest).collect())
     });
     let by_truth = run.methods.iter().map(|m| (m.name.as_str(), cells(&m.truth).collect()));
     format!(
@@ -368,7 +368,7 @@ fn batch_table(run: &BatchRun) -> String {
         run.batch_size,
         run.destinations,
         run.batches,
-        aligned(head.into_iter().chain(["decision ms"]).collect(), by_predictions.collect()),
+        aligned(head.into_iter().chain(["solver J", "decision ms"]).collect(), by_predictions.collect()),
         aligned(head.to_vec(), by_truth.collect())
     )
 }
