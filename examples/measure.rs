@@ -12,7 +12,8 @@
 //! - *Decision*: R requests arrive evenly over the first 60 % of a `fixed` window; the figure is the time from
 //!   the window's close to an answer at the client: timer, problem, solver, replies and both HTTP hops.
 //! - *Added latency*: single requests one after the other in the default `adaptive` window, each followed by the
-//!   same request straight to an endpoint; the figure is the difference of the percentiles.
+//!   same request straight to an endpoint; the figure is the difference of the percentiles. What an embedding
+//!   costs is the difference of the CPU times.
 //! - *CPU per request*: user and system time of the process, 32 connections without pause, `max_ms: 0` and policy
 //!   `greedy`, beside a pass-through that only buffers bodies.
 #![expect(clippy::print_stdout, reason = "the tables are what it is for")]
@@ -41,6 +42,8 @@ const FLEET: usize = 11;
 const WINDOW: Duration = Duration::from_secs(1);
 /// Part of the window in which its requests arrive.
 const ARRIVAL_SHARE: f64 = 0.6;
+/// Single requests before the counted ones.
+const WARM_UP: usize = 10;
 /// Connections of the saturated run.
 const CONNECTIONS: usize = 32;
 /// Kernel ticks per second in /proc/PID/stat (fixed in Linux's user interface).
@@ -227,8 +230,8 @@ async fn one_window(router: &Router, texts: Vec<String>) -> anyhow::Result<Vec<f
 
 async fn added_latency(setting: &Setting<'_>) -> anyhow::Result<()> {
     println!("\nAdded latency of an idle fleet, default adaptive window, single requests:\n");
-    println!("| embedding | direct p50 ms | added p50 ms | added p99 ms |");
-    println!("|---|---|---|---|");
+    println!("| embedding | direct p50 ms | added p50 ms | added p99 ms | router CPU per request ms |");
+    println!("|---|---|---|---|---|");
     let router = Router::start(setting, "window: {max_ms: 1000}", setting.profile.is_some()).await?;
     let mut through = Connection::open(router.address).await?;
     let mut direct = Connection::open(setting.endpoints[0]).await?;
@@ -236,7 +239,13 @@ async fn added_latency(setting: &Setting<'_>) -> anyhow::Result<()> {
         if setting.profile.is_some() { &["cached", "skipped", "uncached"] } else { &["skipped"] };
     for kind in kinds {
         let (mut routed_s, mut direct_s) = (Vec::new(), Vec::new());
-        for n in 0..setting.args.singles + 10 {
+        let mut before_s = 0.0;
+        for n in 0..WARM_UP + setting.args.singles {
+            // The first few open connections and fill caches.
+            let is_counted = n >= WARM_UP;
+            if n == WARM_UP {
+                before_s = router.process.cpu_s()?;
+            }
             let text = match setting.profile {
                 Some(profile) if *kind == "uncached" => profile.fresh_prompt(1_000_000 + n),
                 Some(profile) => profile.prompt(0).to_owned(),
@@ -245,15 +254,16 @@ async fn added_latency(setting: &Setting<'_>) -> anyhow::Result<()> {
             let model = if *kind == "skipped" { model_name(setting.profile, 0) } else { "auto".to_owned() };
             let routed = through.chat(&model, &text).await?;
             let unrouted = direct.chat(&model, &text).await?;
-            // The first few open connections and fill caches.
-            if n >= 10 {
+            if is_counted {
                 routed_s.push(routed.as_secs_f64());
                 direct_s.push(unrouted.as_secs_f64());
             }
         }
+        let cpu_ms = 1e3 * (router.process.cpu_s()? - before_s) / setting.args.singles as f64;
         let mut added_ms = |q| 1e3 * (percentile(&mut routed_s, q) - percentile(&mut direct_s, q));
         let (p50, p99) = (added_ms(0.5), added_ms(0.99));
-        println!("| {kind} | {:.2} | {p50:.2} | {p99:.2} |", 1e3 * percentile(&mut direct_s, 0.5));
+        let direct_ms = 1e3 * percentile(&mut direct_s, 0.5);
+        println!("| {kind} | {direct_ms:.2} | {p50:.2} | {p99:.2} | {cpu_ms:.2} |");
     }
     Ok(())
 }

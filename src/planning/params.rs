@@ -8,7 +8,7 @@ named_enum! {
     pub enum WindowClose {
         /// Rolling: a request leaves as soon as its planned destination can start it.
         Adaptive = "adaptive",
-        /// At `max` or `max_requests`, as in the paper.
+        /// At `max_wait`, or before as soon as `max_requests` are there with their predictions, as in the paper.
         Fixed = "fixed",
     }
 }
