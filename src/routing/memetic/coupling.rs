@@ -3,6 +3,7 @@
 //! The search itself knows only a separable table and a [`Coupling`]; another completion model or time
 //! term is another implementation of it.
 
+use crate::routing::completion::FiniteMax;
 use crate::routing::memetic::instance::{Instance, permuted};
 use crate::routing::memetic::relaxation::LoadRelaxation;
 use crate::routing::objective::Objective;
@@ -90,9 +91,18 @@ struct Load {
 }
 
 impl Load {
+    fn count_in(&mut self, service_s: f64, work_s: f64) {
+        self.queue_s += work_s;
+        if service_s > self.longest_s {
+            (self.second_s, self.longest_s) = (self.longest_s, service_s);
+        } else if service_s > self.second_s {
+            self.second_s = service_s;
+        }
+    }
+
     /// T_d if the destination is used.
     fn finish_with(&self, queue_s: f64, longest_s: f64) -> f64 {
-        self.network_s + queue_s.max(longest_s)
+        self.network_s + queue_s.finite_max(longest_s)
     }
 }
 
@@ -181,7 +191,7 @@ impl FifoMakespan {
     /// T_d with `r` added.
     fn finish_with(&self, r: usize, d: u32) -> f64 {
         let (load, cell) = (&self.loads[d as usize], self.cell(r, d));
-        load.finish_with(load.queue_s + self.work_s[cell], load.longest_s.max(self.service_s[cell]))
+        load.finish_with(load.queue_s + self.work_s[cell], load.longest_s.finite_max(self.service_s[cell]))
     }
 
     /// T_d with `coming` in the place of `going`.
@@ -190,12 +200,12 @@ impl FifoMakespan {
         let (going, coming) = (self.cell(going, d), self.cell(coming, d));
         let longest_s = if self.service_s[going] >= load.longest_s { load.second_s } else { load.longest_s };
         let queue_s = load.queue_s - self.work_s[going] + self.work_s[coming];
-        load.finish_with(queue_s, longest_s.max(self.service_s[coming]))
+        load.finish_with(queue_s, longest_s.finite_max(self.service_s[coming]))
     }
 
     /// What d's lateness for the aim grows by if it finished at `finish_s`.
     fn lateness_change(&self, aim_s: f64, d: u32, finish_s: f64) -> f64 {
-        (finish_s - aim_s).max(0.0) - (self.finish_s[d as usize] - aim_s).max(0.0)
+        (finish_s - aim_s).finite_max(0.0) - (self.finish_s[d as usize] - aim_s).finite_max(0.0)
     }
 
     fn add(&mut self, r: usize, d: u32) {
@@ -203,9 +213,7 @@ impl FifoMakespan {
         let (service_s, work_s) = (self.service_s[cell], self.work_s[cell]);
         let load = &mut self.loads[d as usize];
         load.members.push(r as u32);
-        load.queue_s += work_s;
-        load.second_s = load.second_s.max(service_s.min(load.longest_s));
-        load.longest_s = load.longest_s.max(service_s);
+        load.count_in(service_s, work_s);
         self.finish_s[d as usize] = load.finish_with(load.queue_s, load.longest_s);
     }
 
@@ -218,10 +226,7 @@ impl FifoMakespan {
         (load.longest_s, load.second_s) = (0.0, 0.0);
         for member in &members {
             let cell = *member as usize * self.m + d as usize;
-            let service_s = self.service_s[cell];
-            load.queue_s += self.work_s[cell];
-            load.second_s = load.second_s.max(service_s.min(load.longest_s));
-            load.longest_s = load.longest_s.max(service_s);
+            load.count_in(self.service_s[cell], self.work_s[cell]);
         }
         self.finish_s[d as usize] =
             if members.is_empty() { 0.0 } else { load.finish_with(load.queue_s, load.longest_s) };
@@ -287,7 +292,7 @@ impl Coupling for FifoMakespan {
         let time_s = match self.aim_s {
             None => self.latest[0].0,
             Some(aim_s) => {
-                aim_s + self.finish_s.iter().map(|finish_s| (finish_s - aim_s).max(0.0)).sum::<f64>()
+                aim_s + self.finish_s.iter().map(|finish_s| (finish_s - aim_s).finite_max(0.0)).sum::<f64>()
             }
         };
         self.weight_per_s * time_s
@@ -304,7 +309,7 @@ impl Coupling for FifoMakespan {
     fn insert_delta(&self, r: usize, d: u32) -> f64 {
         let finish_s = self.finish_with(r, d);
         let later_s = match self.aim_s {
-            None => (finish_s - self.latest[0].0).max(0.0),
+            None => (finish_s - self.latest[0].0).finite_max(0.0),
             Some(aim_s) => self.lateness_change(aim_s, d, finish_s),
         };
         self.weight_per_s * later_s
@@ -313,7 +318,7 @@ impl Coupling for FifoMakespan {
     fn depart(&self, r: usize, from: u32) -> f64 {
         let left_s = self.finish_without(r, from);
         match self.aim_s {
-            None => self.latest_but(from, from).max(left_s),
+            None => self.latest_but(from, from).finite_max(left_s),
             Some(aim_s) => self.lateness_change(aim_s, from, left_s),
         }
     }
@@ -323,7 +328,7 @@ impl Coupling for FifoMakespan {
         self.weight_per_s
             * match self.aim_s {
                 // T_to only grows, so the largest of the others may include its old value.
-                None => departure.max(finish_s) - self.latest[0].0,
+                None => departure.finite_max(finish_s) - self.latest[0].0,
                 Some(aim_s) => departure + self.lateness_change(aim_s, to, finish_s),
             }
     }
@@ -332,7 +337,7 @@ impl Coupling for FifoMakespan {
         let through_s = self.finish_exchanged(second, first.r, first.to);
         let left_s = self.finish_without(first.r, first.from);
         let (settled_s, left_s) = match self.aim_s {
-            None => (self.latest_but(first.from, first.to).max(through_s), left_s),
+            None => (self.latest_but(first.from, first.to).finite_max(through_s), left_s),
             Some(aim_s) => (
                 self.lateness_change(aim_s, first.to, through_s),
                 self.lateness_change(aim_s, first.from, left_s),
@@ -344,7 +349,7 @@ impl Coupling for FifoMakespan {
     fn pass_delta_min(&self, passage: &Passage) -> f64 {
         self.weight_per_s
             * match self.aim_s {
-                None => passage.settled_s.max(passage.left_s) - self.latest[0].0,
+                None => passage.settled_s.finite_max(passage.left_s) - self.latest[0].0,
                 Some(_) => passage.settled_s + passage.left_s,
             }
     }
@@ -359,7 +364,7 @@ impl Coupling for FifoMakespan {
         let left_s = if is_swap { 0.0 } else { passage.left_s };
         self.weight_per_s
             * match self.aim_s {
-                None => passage.settled_s.max(left_s).max(finish_s) - self.latest[0].0,
+                None => passage.settled_s.finite_max(left_s).finite_max(finish_s) - self.latest[0].0,
                 Some(aim_s) => passage.settled_s + left_s + self.lateness_change(aim_s, to, finish_s),
             }
     }
@@ -368,7 +373,7 @@ impl Coupling for FifoMakespan {
         let relief_s = match self.aim_s {
             None if self.latest[0].1 == d => self.latest[0].0 - self.latest[1].0,
             None => 0.0,
-            Some(aim_s) => (self.finish_s[d as usize] - aim_s).max(0.0),
+            Some(aim_s) => (self.finish_s[d as usize] - aim_s).finite_max(0.0),
         };
         self.weight_per_s * relief_s
     }

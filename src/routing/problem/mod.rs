@@ -334,7 +334,7 @@ fn check_rows(tables: &ProblemTables) -> Result<(), ProblemError> {
     let unusable = |w: &Weights| {
         let parts = [w.quality, w.cost, w.energy, w.time];
         let sum: f64 = parts.iter().sum();
-        !parts.iter().all(|w| is_quantity(*w)) || !(sum.is_finite() && sum > 0.0)
+        !(parts.iter().all(|w| is_quantity(*w)) && sum.is_finite() && sum > 0.0)
     };
     if let Some(r) = tables.weights.iter().position(unusable) {
         return Err(ProblemError::Weights(r));
