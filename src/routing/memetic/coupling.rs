@@ -392,3 +392,105 @@ impl Coupling for FifoMakespan {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rand::RngExt;
+
+    use super::*;
+    use crate::routing::Evaluator;
+    use crate::routing::policy::rng_for;
+    use crate::routing::testing::random_problem;
+
+    const TOLERANCE: f64 = 1e-9;
+
+    /// A coupling told of a random assignment.
+    fn coupled(seed: u64, n: usize, m: usize) -> (Problem, Objective, Instance, FifoMakespan, Vec<u32>) {
+        let problem = random_problem(seed, n, m, false);
+        let objective = Objective::batch(&problem);
+        let instance = Instance::new(&problem, &objective);
+        let mut coupling = FifoMakespan::new(&problem, &objective, &instance);
+        let mut rng = rng_for(seed, 1);
+        let assignment: Vec<u32> = (0..n).map(|_| rng.random_range(0..m as u32)).collect();
+        coupling.assign(&assignment);
+        (problem, objective, instance, coupling, assignment)
+    }
+
+    /// The cost by the definitions, from the naive evaluator.
+    fn naive(
+        (problem, objective, instance): (&Problem, &Objective, &Instance),
+        assignment: &[u32],
+        aim_s: Option<f64>,
+    ) -> f64 {
+        let x = instance.to_destinations(assignment);
+        let times = Evaluator::new(problem, objective).completions(&x);
+        let time_s = match aim_s {
+            None => times.iter().map(|t| t.get()).fold(0.0, f64::max),
+            Some(aim_s) => {
+                // T_d is the completion of the longest-waiting or longest-running request there.
+                let late = |d: u32| {
+                    let here = assignment.iter().zip(&times).filter(|(x, _)| **x == d);
+                    (here.map(|(_, t)| t.get()).fold(0.0, f64::max) - aim_s).max(0.0)
+                };
+                aim_s + (0..instance.m as u32).map(late).sum::<f64>()
+            }
+        };
+        objective.time_weight_per_s() * time_s
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        #[test]
+        fn deltas_equal_the_naive_evaluator(
+            seed in any::<u64>(), n in 2..14_usize, m in 2..7_usize, aim in prop::option::of(0.2..1.0_f64),
+        ) {
+            let (problem, objective, instance, mut coupling, mut assignment) = coupled(seed, n, m);
+            let parts = (&problem, &objective, &instance);
+            let aim_s = aim.map(|share| coupling.time_s() * share);
+            coupling.aim(aim_s);
+            let mut rng = rng_for(seed, 2);
+            for _ in 0..20 {
+                let before = naive(parts, &assignment, aim_s);
+                prop_assert!((coupling.cost() - before).abs() < TOLERANCE);
+                let r = rng.random_range(0..n);
+                let first = Move { r, from: assignment[r], to: rng.random_range(0..m as u32) };
+                if first.to == first.from {
+                    continue;
+                }
+                let mut after = assignment.clone();
+                after[r] = first.to;
+                let delta = coupling.arrive_delta(&coupling.depart(r, first.from), r, first.to);
+                prop_assert!((delta - (naive(parts, &after, aim_s) - before)).abs() < TOLERANCE);
+                prop_assert!(delta >= -coupling.relief(first.from) - TOLERANCE);
+                for second in (0..n).filter(|second| assignment[*second] == first.to) {
+                    let passage = coupling.pass(first, second);
+                    // Every target but where it was; where the first came from is a swap.
+                    for to in (0..m as u32).filter(|to| *to != first.to) {
+                        let mut chained = after.clone();
+                        chained[second] = to;
+                        let delta = coupling.chain_delta(&passage, to);
+                        prop_assert!((delta - (naive(parts, &chained, aim_s) - before)).abs() < TOLERANCE);
+                        prop_assert!(coupling.pass_delta_min(&passage) <= delta + TOLERANCE);
+                    }
+                }
+                coupling.relocate(first);
+                assignment = after;
+            }
+        }
+
+        #[test]
+        fn inserting_adds_what_was_announced(seed in any::<u64>(), n in 2..14_usize, m in 2..7_usize) {
+            let (.., mut coupling, assignment) = coupled(seed, n, m);
+            let whole = coupling.cost();
+            coupling.clear();
+            let mut sum = 0.0;
+            for (r, d) in assignment.iter().enumerate() {
+                sum += coupling.insert_delta(r, *d);
+                coupling.insert(r, *d);
+            }
+            prop_assert!((sum - whole).abs() < TOLERANCE);
+        }
+    }
+}
