@@ -76,7 +76,7 @@ fn greedy_sees_the_load_it_has_made() {
     let mut tables = tables();
     tables.quality_loss = [0.1, 0.2, 0.9].repeat(4);
     (tables.cost_usd, tables.energy_j) = (vec![1.0; 12], vec![1.0; 12]);
-    // Bounds: Q .1…(.1 at least) and T 1…4 s, so a second of queue outweighs the step from d0 to d1.
+    // Loss ranges over .3 within the batch bounds and time over 3 s: queueing outweighs the step to d1.
     let decision = route(PolicyKind::Greedy, &tables).unwrap();
     assert_eq!(decision.assignment[0], DestinationOrd(0));
     assert!(decision.assignment.contains(&DestinationOrd(1)));
