@@ -226,6 +226,7 @@ fn apply_deadline(item: &BatchItem<'_>, context: &RoutingContext, tables: &mut P
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Capabilities;
     use crate::domain::{Constraints, Weights};
     use crate::routing::legal::legal_set;
     use crate::routing::testing::{context, destination, prediction, request};
