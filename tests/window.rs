@@ -1,5 +1,10 @@
 //! Gathering and holding over real sockets: who is planned together, how long it takes, how a burst spreads.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on must fail")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on must fail"
+)]
 
 #[expect(dead_code, reason = "shared by all socket tests")]
 mod support;
