@@ -1,6 +1,7 @@
 //! The heterogeneous endpoint pool (paper III-D): HTTP clients of the LLM servers, and what their
 //! answers say.
 
+mod connection;
 pub mod pool;
 
 pub mod answer;

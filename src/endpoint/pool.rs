@@ -4,19 +4,24 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tower::util::MapResponse;
 
 use super::EndpointKind;
+use super::connection::{EndpointStream, Traffic};
 use crate::domain::EndpointOrd;
 
 /// Idle connections are closed before the servers do it after 5 s.
 const POOL_IDLE: Duration = Duration::from_secs(4);
+/// Most that is read ahead of a response.
+const READ_BUFFER_MAX: usize = 1 << 20;
 /// Most that is read of a health page.
 const STATUS_BODY_MAX: usize = 64 << 10;
 
@@ -69,11 +74,16 @@ pub enum SendError {
     Request(#[from] http::Error),
 }
 
+type HttpClient = Client<HttpsConnector<TcpConnector>, Full<Bytes>>;
+type TcpConnector = MapResponse<HttpConnector, fn(TokioIo<TcpStream>) -> TokioIo<EndpointStream>>;
+
 /// The pool of endpoints, in the order of [`EndpointOrd`].
 #[derive(Debug)]
 pub struct EndpointPool {
     endpoints: Vec<EndpointSpec>,
-    http: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    http: HttpClient,
+    /// Keeps no connections: each request gets a new one.
+    http_anew: HttpClient,
     timeouts: Timeouts,
 }
 
@@ -102,13 +112,17 @@ impl EndpointPool {
             .with_tls_config(tls)
             .https_or_http()
             .enable_http1()
-            .wrap_connector(tcp);
+            .wrap_connector(MapResponse::new(tcp, EndpointStream::wrap as fn(_) -> _));
         let http = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(POOL_IDLE)
-            .http1_max_buf_size(1 << 20)
+            .http1_max_buf_size(READ_BUFFER_MAX)
+            .build(connector.clone());
+        let http_anew = Client::builder(TokioExecutor::new())
+            .pool_max_idle_per_host(0)
+            .http1_max_buf_size(READ_BUFFER_MAX)
             .build(connector);
-        Ok(Self { endpoints, http, timeouts })
+        Ok(Self { endpoints, http, http_anew, timeouts })
     }
 
     /// The limits in force.
@@ -173,18 +187,40 @@ impl EndpointPool {
         Ok(status)
     }
 
+    /// Sends a request, and once more over a new connection where a kept one turned out to be closed already.
     async fn send(
         &self,
         request: Request<Full<Bytes>>,
         limit: Duration,
     ) -> Result<Response<Incoming>, SendError> {
-        match tokio::time::timeout(limit, self.http.request(request)).await {
+        let sending = async {
+            let outcome = match self.http.request(request.clone()).await {
+                Err(error) if traffic(&error).is_some_and(|traffic| traffic.is_stale()) => {
+                    self.http_anew.request(request).await
+                }
+                outcome => outcome,
+            };
+            if let Ok(response) = &outcome
+                && let Some(traffic) = response.extensions().get::<Traffic>()
+            {
+                traffic.note_answer();
+            }
+            outcome
+        };
+        match tokio::time::timeout(limit, sending).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) if error.is_connect() => Err(SendError::Connect(error)),
             Ok(Err(error)) => Err(SendError::Broken(error)),
             Err(_) => Err(SendError::FirstByteTimeout(limit)),
         }
     }
+}
+
+/// What passed over the connection that a request failed on.
+fn traffic(error: &hyper_util::client::legacy::Error) -> Option<Traffic> {
+    let mut extras = Extensions::new();
+    error.connect_info()?.get_extras(&mut extras);
+    extras.remove()
 }
 
 impl EndpointSpec {

@@ -1,13 +1,327 @@
-//! Charts.
-use crate::simulate::report::Report;
-/// A chart.
+//! Charts of a report, as SVG: the figures of the paper's section V that its runs allow, and latency over load.
+
+mod axis;
+mod panel;
+mod svg;
+
+use crate::simulate::methods::{PER_REQUEST, QUALITY_ONLY};
+use crate::simulate::report::{BatchMethod, BatchRun, Header, LiveMethod, LiveRun, Report, Runs};
+use panel::{Bar, Content, Group, Line, Panel};
+use svg::{Anchor, Style, Svg, text_width};
+
+/// A drawn chart.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chart {
-    /// f
+    /// What to call its file.
     pub file_name: &'static str,
-    /// s
+    /// The drawing.
     pub svg: String,
 }
-/// All.
-pub fn charts(_report: &Report) -> Vec<Chart> {
-    Vec::new()
+
+/// Every chart that the report has the figures for.
+#[must_use]
+pub fn charts(report: &Report) -> Vec<Chart> {
+    match &report.runs {
+        Runs::Batch(runs) if runs.len() == 1 => batch_charts(&report.header, &runs[0]),
+        Runs::Batch(runs) => vec![scaling_chart(report, runs)],
+        Runs::Live(runs) if runs.len() == 1 => vec![live_chart(&report.header, &runs[0])],
+        Runs::Live(runs) => vec![load_chart(&report.header, runs)],
+    }
+}
+
+const MARGIN: f64 = 26.0;
+const HEAD: f64 = 62.0;
+const PANEL_GAP: f64 = 30.0;
+const LEGEND: f64 = 26.0;
+
+/// A chart under way.
+struct Figure {
+    title: String,
+    note: String,
+    /// Rows of panels, side by side.
+    rows: Vec<Vec<Panel>>,
+    /// Colours explained below the panels.
+    legend: Vec<(String, &'static str)>,
+    width: f64,
+}
+
+impl Figure {
+    fn draw(&self) -> String {
+        let row_height = |row: &Vec<Panel>| row.iter().map(Panel::height).fold(0.0, f64::max) + PANEL_GAP / 2.0;
+        let legend = self.legend_lines();
+        let height = HEAD + self.rows.iter().map(row_height).sum::<f64>() + legend.len() as f64 * LEGEND + 16.0;
+        let mut svg = Svg::new(self.width, height);
+        svg.text([MARGIN, 30.0], &self.title, Style::title());
+        svg.text([MARGIN, 48.0], &self.note, Style::soft(Anchor::Start));
+        let mut y = HEAD;
+        for row in &self.rows {
+            let n = row.len() as f64;
+            let width = (self.width - 2.0 * MARGIN - (n - 1.0) * PANEL_GAP) / n;
+            for (i, panel) in row.iter().enumerate() {
+                panel.draw(&mut svg, [MARGIN + i as f64 * (width + PANEL_GAP), y], width);
+            }
+            y += row_height(row);
+        }
+        for line in legend {
+            let mut x = MARGIN;
+            for (name, colour) in line {
+                svg.rect([x, y], [12.0, 12.0], colour);
+                svg.text([x + 17.0, y + 10.5], name, Style::plain(Anchor::Start));
+                x += legend_width(name);
+            }
+            y += LEGEND;
+        }
+        svg.finish()
+    }
+
+    /// The legend in lines that fit the width.
+    fn legend_lines(&self) -> Vec<Vec<&(String, &'static str)>> {
+        let mut lines: Vec<Vec<&(String, &'static str)>> = Vec::new();
+        let mut used = f64::INFINITY;
+        for entry in &self.legend {
+            let width = legend_width(&entry.0);
+            if used + width > self.width - 2.0 * MARGIN {
+                lines.push(Vec::new());
+                used = 0.0;
+            }
+            used += width;
+            if let Some(line) = lines.last_mut() {
+                line.push(entry);
+            }
+        }
+        lines
+    }
+}
+
+fn legend_width(name: &str) -> f64 {
+    text_width(name, 12.0) + 38.0
+}
+
+/// Colours that colour-blind readers can tell apart (Okabe and Ito), the same for a method in every chart.
+fn colour(method: &str) -> &'static str {
+    match method.split('(').next().unwrap_or(method) {
+        "memetic" => "#0072B2",
+        "memetic_paper" => "#56B4E9",
+        "greedy" => "#D55E00",
+        "greedy_plain" => "#8C3B00",
+        "uniroute" => "#009E73",
+        "round_robin" => "#999999",
+        "least_loaded" => "#CC79A7",
+        "cloud_only" => "#E69F00",
+        "edge_only" => "#B5A900",
+        QUALITY_ONLY => "#7A4FA3",
+        PER_REQUEST => "#444444",
+        _ => "#222222",
+    }
+}
+
+fn is_strong(method: &str) -> bool {
+    matches!(method, "memetic" | "greedy")
+}
+
+fn note(header: &Header, about: &str) -> String {
+    format!(
+        "{}; {about}; {} quality, {} lengths, seed {}",
+        header.scenario, header.quality, header.lengths, header.seed
+    )
+}
+
+fn batch_note(header: &Header, run: &BatchRun) -> String {
+    let about =
+        format!("{} requests × {} destinations, {} batches", run.batch_size, run.destinations, run.batches);
+    note(header, &about)
+}
+
+fn batch_charts(header: &Header, run: &BatchRun) -> Vec<Chart> {
+    let mut charts = vec![
+        Chart { file_name: "objective.svg", svg: objective_figure(header, run).draw() },
+        Chart { file_name: "raw-metrics.svg", svg: raw_figure(header, run).draw() },
+    ];
+    let find = |name: &str| run.methods.iter().find(|method| method.name == name);
+    if let (Some(quality_only), Some(memetic)) = (find(QUALITY_ONLY), find("memetic")) {
+        let svg = quality_only_figure(header, run, [quality_only, memetic]).draw();
+        charts.push(Chart { file_name: "quality-only.svg", svg });
+    }
+    if find(PER_REQUEST).is_some() {
+        charts.push(Chart { file_name: "per-request.svg", svg: per_request_figure(header, run).draw() });
+    }
+    charts
+}
+
+fn bars_of<'a>(
+    methods: impl Iterator<Item = &'a BatchMethod>,
+    value: impl Fn(&BatchMethod) -> (f64, f64),
+) -> Content {
+    let group = |method: &BatchMethod| {
+        let (value, half) = value(method);
+        Group { label: method.name.clone(), bars: vec![Bar { value, half, colour: colour(&method.name) }] }
+    };
+    Content::Bars(methods.map(group).collect())
+}
+
+/// Fig. 4.
+fn objective_figure(header: &Header, run: &BatchRun) -> Figure {
+    let content = bars_of(run.methods.iter(), |m| (m.objective, m.objective_ci95));
+    let title = "J: weighted terms, each scaled over these methods (lower is better, 95 % CI)";
+    Figure {
+        title: "Weighted objective".to_owned(),
+        note: batch_note(header, run),
+        rows: vec![vec![Panel { title, content }]],
+        legend: Vec::new(),
+        width: 720.0,
+    }
+}
+
+/// Fig. 5.
+fn raw_figure(header: &Header, run: &BatchRun) -> Figure {
+    let panel = |title, value: fn(&BatchMethod) -> f64| Panel {
+        title,
+        content: bars_of(run.methods.iter(), |m| (value(m), 0.0)),
+    };
+    Figure {
+        title: "Raw metrics of a batch".to_owned(),
+        note: batch_note(header, run),
+        rows: vec![
+            vec![panel("Quality loss", |m| m.raw.quality), panel("Money, USD", |m| m.raw.cost)],
+            vec![panel("Energy, joules", |m| m.raw.energy), panel("Completion time, seconds", |m| m.raw.time)],
+        ],
+        legend: Vec::new(),
+        width: 900.0,
+    }
+}
+
+/// Fig. 1.
+fn quality_only_figure(header: &Header, run: &BatchRun, methods: [&BatchMethod; 2]) -> Figure {
+    let terms: [(&str, fn(&BatchMethod) -> f64); 4] = [
+        ("quality loss", |m| m.raw.quality),
+        ("money", |m| m.raw.cost),
+        ("energy", |m| m.raw.energy),
+        ("completion time", |m| m.raw.time),
+    ];
+    let group = |(label, value): &(&str, fn(&BatchMethod) -> f64)| {
+        let max = methods.iter().map(|m| value(m)).fold(f64::MIN_POSITIVE, f64::max);
+        let bar = |m: &&BatchMethod| Bar { value: value(m) / max, half: 0.0, colour: colour(&m.name) };
+        Group { label: (*label).to_owned(), bars: methods.iter().map(bar).collect() }
+    };
+    let content = Content::Bars(terms.iter().map(group).collect());
+    let names = ["quality alone", "all four metrics (memetic)"];
+    Figure {
+        title: "Routing by quality alone and by four metrics".to_owned(),
+        note: batch_note(header, run),
+        rows: vec![vec![Panel { title: "Share of the larger value (lower is better)", content }]],
+        legend: names.iter().zip(methods).map(|(name, m)| ((*name).to_owned(), colour(&m.name))).collect(),
+        width: 720.0,
+    }
+}
+
+/// Fig. 2, with the per-request router that sees the load.
+fn per_request_figure(header: &Header, run: &BatchRun) -> Figure {
+    let shown = [PER_REQUEST, "greedy", "memetic_paper", "memetic"];
+    let methods = || shown.iter().filter_map(|name| run.methods.iter().find(|method| method.name == *name));
+    let panel = |title, value: fn(&BatchMethod) -> f64| Panel {
+        title,
+        content: bars_of(methods(), |m| (value(m), 0.0)),
+    };
+    Figure {
+        title: "Each request alone, or the batch together".to_owned(),
+        note: batch_note(header, run),
+        rows: vec![
+            vec![panel("Completion time of the batch, seconds (lower is better)", |m| m.raw.time)],
+            vec![panel("J (lower is better)", |m| m.objective)],
+        ],
+        legend: Vec::new(),
+        width: 720.0,
+    }
+}
+
+/// Fig. 6 and 7.
+fn scaling_chart(report: &Report, runs: &[BatchRun]) -> Chart {
+    let is_by_destinations = report.sweep == Some("copies");
+    let x = |run: &BatchRun| (if is_by_destinations { run.destinations } else { run.batch_size }) as f64;
+    let x_label = if is_by_destinations { "destinations M" } else { "requests in a batch R" };
+    let panel = |title, value: fn(&BatchMethod) -> (f64, f64)| {
+        let line = |name: &str| {
+            let points = runs.iter().flat_map(|run| {
+                let method = run.methods.iter().find(|method| method.name == name);
+                method.map(|method| [x(run), value(method).0, value(method).1])
+            });
+            Line { points: points.collect(), colour: colour(name), is_strong: is_strong(name) }
+        };
+        let lines = runs[0].methods.iter().map(|method| line(&method.name)).collect();
+        Panel { title, content: Content::Lines { lines, x_label, is_x_log: is_by_destinations } }
+    };
+    let figure = Figure {
+        title: if is_by_destinations { "More destinations" } else { "Larger batches" }.to_owned(),
+        note: note(&report.header, &format!("{} batches each, 95 % CI", runs[0].batches)),
+        rows: vec![vec![
+            panel("J (lower is better)", |m| (m.objective, m.objective_ci95)),
+            panel("Decision, CPU milliseconds", |m| (m.decision_ms, m.decision_ms_ci95)),
+        ]],
+        legend: legend(runs[0].methods.iter().map(|method| method.name.as_str())),
+        width: 900.0,
+    };
+    let file_name = if is_by_destinations { "destinations.svg" } else { "batch-size.svg" };
+    Chart { file_name, svg: figure.draw() }
+}
+
+fn legend<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(String, &'static str)> {
+    names.map(|name| (name.to_owned(), colour(name))).collect()
+}
+
+fn live_chart(header: &Header, run: &LiveRun) -> Chart {
+    let panel = |title, value: fn(&LiveMethod) -> f64| {
+        let group = |method: &LiveMethod| Group {
+            label: method.name.clone(),
+            bars: vec![Bar { value: value(method), half: 0.0, colour: colour(&method.name) }],
+        };
+        Panel { title, content: Content::Bars(run.methods.iter().map(group).collect()) }
+    };
+    let figure = Figure {
+        title: format!("{:.1} arrivals a second ({:.0} % load)", run.arrivals_per_s, run.load * 100.0),
+        note: note(header, &format!("{} requests, {} destinations", run.requests, run.destinations)),
+        rows: vec![
+            vec![
+                panel("Realised J per answer", |m| m.objective),
+                panel("Mean true score (higher is better)", |m| m.score),
+            ],
+            vec![
+                panel("Latency, mean, seconds", |m| m.latency_s.mean),
+                panel("Latency, 99th percentile, seconds", |m| m.latency_s.p99),
+            ],
+        ],
+        legend: Vec::new(),
+        width: 900.0,
+    };
+    Chart { file_name: "live.svg", svg: figure.draw() }
+}
+
+fn load_chart(header: &Header, runs: &[LiveRun]) -> Chart {
+    let panel = |title, value: fn(&LiveMethod) -> f64| {
+        let line = |name: &str| {
+            let points = runs.iter().flat_map(|run| {
+                let method = run.methods.iter().find(|method| method.name == name);
+                method.map(|method| [run.arrivals_per_s, value(method), 0.0])
+            });
+            Line { points: points.collect(), colour: colour(name), is_strong: is_strong(name) }
+        };
+        let lines = runs[0].methods.iter().map(|method| line(&method.name)).collect();
+        Panel { title, content: Content::Lines { lines, x_label: "arrivals a second", is_x_log: false } }
+    };
+    let figure = Figure {
+        title: "Latency and realised J over load".to_owned(),
+        note: note(header, &format!("{} requests each, {} destinations", runs[0].requests, runs[0].destinations)),
+        rows: vec![
+            vec![
+                panel("Latency, mean, seconds", |m| m.latency_s.mean),
+                panel("Latency, 99th percentile, seconds", |m| m.latency_s.p99),
+            ],
+            vec![
+                panel("Realised J per answer (lower is better)", |m| m.objective),
+                panel("Mean true score (higher is better)", |m| m.score),
+            ],
+        ],
+        legend: legend(runs[0].methods.iter().map(|method| method.name.as_str())),
+        width: 900.0,
+    };
+    Chart { file_name: "load.svg", svg: figure.draw() }
 }
