@@ -1,6 +1,11 @@
 //! `POST /v1/chat/completions` and its neighbours over real sockets: what reaches an endpoint, what comes back,
 //! and what a client is told when it asks for something it cannot have.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on must fail")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on must fail"
+)]
 
 #[expect(dead_code, reason = "shared by all socket tests")]
 mod support;

@@ -1,5 +1,10 @@
 //! Going away in good order: what is under way is finished, nothing new is taken, and a second signal ends it.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on must fail")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on must fail"
+)]
 
 #[expect(dead_code, reason = "shared by all socket tests")]
 mod support;

@@ -1,6 +1,11 @@
 //! Failing over: whatever an endpoint does wrong before its first content, another one makes good, within the
 //! constraints of the request and within bounds.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on must fail")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on must fail"
+)]
 
 #[expect(dead_code, reason = "shared by all socket tests")]
 mod support;

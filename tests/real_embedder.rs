@@ -1,5 +1,10 @@
 //! A prompt is routed by what is known of prompts like it: from an imported trace to the destination.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on must fail")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on must fail"
+)]
 
 #[path = "support/embedder.rs"]
 mod embedder_files;

@@ -1,6 +1,11 @@
 //! Streams over real sockets: every byte as the endpoint wrote it, at once, and no end that looks better than
 //! it was.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on must fail")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on must fail"
+)]
 
 #[expect(dead_code, reason = "shared by all socket tests")]
 mod support;

@@ -1,5 +1,10 @@
 //! Gathering and holding over real sockets: who is planned together, how long it takes, how a burst spreads.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on must fail")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on must fail"
+)]
 
 #[expect(dead_code, reason = "shared by all socket tests")]
 mod support;
@@ -229,7 +234,7 @@ async fn a_held_request_goes_where_a_place_is_free_first() {
         node("quick", quick.url()).model(&model(60)).endpoint("max_inflight: 1"),
         node("slow", slow.url()).model(&model(50)).endpoint("max_inflight: 1"),
     ];
-    let router = Router::start(&nodes, "").await;
+    let router = Router::start(&nodes, "window: {max_ms: 200, max_hold_ms: 200}\n").await;
     let mut clients = clients(&router, 3).await;
     send(&mut clients, &ask("auto")).await;
     quick.posts_reach(1).await;

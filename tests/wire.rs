@@ -1,5 +1,10 @@
 //! The wire parts over real sockets: what a scripted server sends is what a raw client sees and a meter reads.
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on must fail")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on must fail"
+)]
 
 #[expect(dead_code, reason = "no router here")]
 mod support;

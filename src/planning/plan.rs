@@ -29,8 +29,19 @@ pub struct Waiting {
     pub excluded: Vec<DestinationOrd>,
     /// Time since its arrival.
     pub waited: Seconds,
-    /// Whether full destinations are no choice for it while another legal one has room.
-    pub takes_any_room: bool,
+    /// What it no longer waits for.
+    pub patience: Patience,
+}
+
+/// How choosy a request still is about where it goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Patience {
+    /// It may be planned to where it has to wait.
+    Waits,
+    /// Destinations without a free slot are no choice while another legal one has one.
+    TakesAnySlot,
+    /// Nor are those that take no more requests while another legal one does.
+    TakesAnyRoom,
 }
 
 /// What stays the same from plan to plan.
@@ -126,9 +137,10 @@ impl PlanJob {
     ) -> Result<Plan, SolveError> {
         let mut impossible = Vec::new();
         let mut placeable: Vec<(&Waiting, LegalSet)> = Vec::with_capacity(self.waiting.len());
-        let full = self.full_destinations();
+        let busy = self.taken_up_to(|d| d.throughput.max_concurrency);
+        let full = self.taken_up_to(|d| d.max_inflight);
         for waiting in &self.waiting {
-            match self.legal_for(waiting, &full) {
+            match self.legal_for(waiting, &busy, &full) {
                 Ok(legal) => placeable.push((waiting, legal)),
                 Err(reason) => impossible.push((waiting.ticket, reason)),
             }
@@ -174,20 +186,28 @@ impl PlanJob {
         Ok(plan)
     }
 
-    /// Destinations that take no more requests until one finishes.
-    fn full_destinations(&self) -> Vec<DestinationOrd> {
-        let is_full = |d: &Destination, state: &DestinationState| state.inflight >= d.max_inflight;
-        self.context.iter().filter(|(_, d, state)| is_full(d, state)).map(|(ord, ..)| ord).collect()
+    /// Destinations with as many requests in flight as `places` says they have.
+    fn taken_up_to(&self, places: impl Fn(&Destination) -> u32) -> Vec<DestinationOrd> {
+        let is_taken = |d: &Destination, state: &DestinationState| state.inflight >= places(d);
+        self.context.iter().filter(|(_, d, state)| is_taken(d, state)).map(|(ord, ..)| ord).collect()
     }
 
-    fn legal_for(&self, waiting: &Waiting, full: &[DestinationOrd]) -> Result<LegalSet, NoDestination> {
+    fn legal_for(
+        &self,
+        waiting: &Waiting,
+        busy: &[DestinationOrd],
+        full: &[DestinationOrd],
+    ) -> Result<LegalSet, NoDestination> {
         let without = |excluded: &[DestinationOrd]| {
             legal_set(&waiting.request, Some(&waiting.prediction), &self.context, excluded)
         };
-        if waiting.takes_any_room && !full.is_empty() {
-            let with_room = without(&[&waiting.excluded, full].concat());
-            if with_room.is_ok() {
-                return with_room;
+        let passed_by = [(Patience::TakesAnySlot, busy), (Patience::TakesAnyRoom, full)];
+        for (patience, taken) in passed_by {
+            if waiting.patience >= patience && !taken.is_empty() {
+                let others = without(&[&waiting.excluded, taken].concat());
+                if others.is_ok() {
+                    return others;
+                }
             }
         }
         without(&waiting.excluded)

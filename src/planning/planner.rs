@@ -3,14 +3,15 @@
 //! Every held request says itself when it wants to be planned ([`Held::plan_at`]); the next plan is made
 //! when the first of them does, for up to `max_requests` of those that may join it. What a plan places
 //! where it cannot go yet is passed over: it wants a plan again when something changes (a request
-//! finishes, health changes) or when its own waiting reaches `max_ms` and then `max_hold_ms`.
+//! finishes, health changes) or when its own waiting reaches `max_ms` (any free slot will do, else the
+//! queue of its planned destination) and then `max_hold_ms` (any queue with room will do).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::messages::{Action, Arrival, Rejection, Step, Ticket};
 use super::params::{WindowClose, WindowOrder, WindowParams};
-use super::plan::{Plan, PlanJob, Planned, Waiting};
+use super::plan::{Patience, Plan, PlanJob, Planned, Waiting};
 use super::scales::ScalesAverage;
 use crate::domain::{
     Availability, BacklogLedger, Destination, DestinationOrd, DestinationState, Prediction, RoutingContext,
@@ -309,7 +310,7 @@ impl Planner {
     /// The job that plans `tickets`.
     fn take(&mut self, now: Seconds, tickets: &[Ticket]) -> PlanJob {
         let context = self.context(now);
-        let any_room_after = self.any_room_after();
+        let (any_slot_after, any_room_after) = (self.any_slot_after(), self.any_room_after());
         let mut waiting = Vec::with_capacity(tickets.len());
         for ticket in tickets {
             let Some(held) = self.held.get_mut(ticket) else { continue };
@@ -320,7 +321,13 @@ impl Planner {
                 prediction: Arc::clone(&held.arrival.prediction),
                 excluded: held.arrival.excluded.clone(),
                 waited: now - held.arrival.arrived,
-                takes_any_room: held.arrival.has_waited(now, any_room_after),
+                patience: match &held.arrival {
+                    arrival if arrival.has_waited(now, any_room_after) => Patience::TakesAnyRoom,
+                    arrival if any_slot_after.is_some_and(|after| arrival.has_waited(now, after)) => {
+                        Patience::TakesAnySlot
+                    }
+                    _ => Patience::Waits,
+                },
             });
         }
         self.is_solving = true;
@@ -393,6 +400,12 @@ impl Planner {
         }
     }
 
+    /// Waiting time after which a request no longer waits for a slot while another destination has a free
+    /// one; `None` where batches go to the engines' queues as planned.
+    fn any_slot_after(&self) -> Option<Seconds> {
+        (self.gathering == Gathering::Adaptive).then_some(self.params.window.max_wait)
+    }
+
     /// Waiting time after which a request no longer waits for a full destination while another has room.
     fn any_room_after(&self) -> Seconds {
         let auto = Seconds(AUTO_HOLD_SCALES * self.scales.current().time.0).min(AUTO_HOLD_MAX);
@@ -426,7 +439,7 @@ impl Planner {
             let arrived = held.arrival.arrived;
             let milestones = [arrived + queue_after, arrived + any_room_after];
             // Others of the plan took the room it was planned to; there may be more elsewhere.
-            let plans_again = has_sent && held.arrival.has_waited(now, any_room_after);
+            let plans_again = has_sent && held.arrival.has_waited(now, queue_after.min(any_room_after));
             let next = milestones.into_iter().filter(|at| at.0 > now.0).reduce(Seconds::min);
             held.plan_at = if plans_again { Some(now) } else { next };
             (held.stage, held.alone) = (Stage::PassedOver, false);

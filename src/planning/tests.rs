@@ -358,29 +358,43 @@ fn more_waiting_than_one_plan_takes_are_planned_one_after_the_other() {
 }
 
 #[test]
-fn who_was_held_long_goes_anywhere_with_room() {
+fn after_max_ms_a_free_slot_anywhere_will_do() {
     let mut rig = Rig::new(fleet(&[(1, 1), (1, 1)]), |p| p.window.max_hold = Some(Seconds(5.0)));
     rig.arrive_with(0.0, 1, &[0.9, 0.1], ONE_SECOND);
     rig.turn(0.002);
     rig.arrive_with(0.1, 2, &[0.9, 0.1], ONE_SECOND);
     rig.arrive_with(0.1, 3, &[0.9, 0.1], ONE_SECOND);
-    rig.run_until(5.0);
+    rig.run_until(1.05);
     assert_eq!(rig.sent(), [(1, D0)], "held for the better place");
-    rig.run_until(5.2);
+    rig.run_until(1.2);
     assert_eq!(rig.sent(), [(1, D0), (2, D1)]);
+}
+
+#[test]
+fn who_was_held_long_goes_to_any_queue_with_room() {
+    let mut rig = Rig::new(fleet(&[(1, 1), (1, 2)]), |p| p.window.max_hold = Some(Seconds(5.0)));
+    rig.arrive_with(0.0, 1, &[0.9, 0.1], ONE_SECOND);
+    rig.arrive_with(0.0, 2, &[0.1, 0.9], ONE_SECOND);
+    rig.turn(0.002);
+    rig.arrive_with(0.1, 3, &[0.9, 0.1], ONE_SECOND);
+    rig.run_until(5.0);
+    assert_eq!(rig.sent(), [(1, D0), (2, D1)], "held for the better place");
+    rig.run_until(5.2);
+    assert_eq!(rig.sent(), [(1, D0), (2, D1), (3, D1)]);
 }
 
 #[test]
 fn the_automatic_hold_follows_the_fleets_speed() {
     // 250 tokens of the reference request at 100 tokens a second: T_ref = 2.5 s, so 5 s of holding.
-    let mut rig = Rig::new(fleet(&[(1, 1), (1, 1)]), |_| {});
+    let mut rig = Rig::new(fleet(&[(1, 1), (1, 2)]), |_| {});
     rig.arrive_with(0.0, 1, &[0.9, 0.1], 2.5 * ONE_SECOND);
+    rig.arrive_with(0.0, 2, &[0.1, 0.9], 2.5 * ONE_SECOND);
     rig.turn(0.002);
-    rig.arrive_with(0.0, 2, &[0.9, 0.1], 2.5 * ONE_SECOND);
+    rig.arrive_with(0.0, 3, &[0.9, 0.1], 2.5 * ONE_SECOND);
     rig.run_until(4.9);
-    assert_eq!(rig.sent(), [(1, D0)]);
-    rig.run_until(5.1);
     assert_eq!(rig.sent(), [(1, D0), (2, D1)]);
+    rig.run_until(5.1);
+    assert_eq!(rig.sent(), [(1, D0), (2, D1), (3, D1)]);
 }
 
 #[test]

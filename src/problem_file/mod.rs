@@ -10,6 +10,9 @@
 mod read;
 mod write;
 
+#[cfg(test)]
+mod tests;
+
 pub use read::{FILE_BYTES_MAX, ProblemFileError, from_reader};
 pub use write::to_json;
 

@@ -144,3 +144,121 @@ impl<'a> Evaluator<'a> {
         assignment.iter().enumerate().zip(self.completions(assignment)).map(estimate).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{DestinationId, Weights};
+    use crate::routing::check::check;
+    use crate::routing::decision::{RoutingDecision, SearchRecord};
+    use crate::routing::{Bounds, DestinationLoad, ProblemTables, TermRange};
+
+    /// Three requests, two destinations: d0 with speed-up 2, 1 s of backlog and 0.1 s of network; d1 serial,
+    /// idle, 0.2 s of network.
+    fn problem() -> Problem {
+        let load = |id, backlog_s, batch_speedup, network_s| DestinationLoad {
+            id: DestinationId::from_text(id),
+            class: None,
+            backlog_s,
+            batch_speedup,
+            network_s,
+            inflight: 0,
+            max_concurrency: 1,
+        };
+        Problem::new(ProblemTables {
+            quality_loss: vec![0.1, 0.4, 0.2, 0.5, 0.3, 0.6],
+            cost_usd: vec![3.0, 1.0, 3.0, 1.0, 4.0, 2.0],
+            energy_j: vec![10.0, 30.0, 10.0, 30.0, 20.0, 40.0],
+            service_s: vec![1.0, 2.0, 4.0, 5.0, 2.0, 3.0],
+            transfer_s: vec![0.0; 6],
+            legal: vec![true; 6],
+            length_tokens: vec![1.0, 3.0, 2.0],
+            destinations: vec![load("d0", 1.0, 2.0, 0.1), load("d1", 0.0, 1.0, 0.2)],
+            weights: vec![Weights { quality: 0.4, cost: 0.3, energy: 0.2, time: 0.1 }; 3],
+            first_request_number: 0,
+            clusters: None,
+        })
+        .unwrap()
+    }
+
+    fn bounds() -> Bounds {
+        let range = |min, max| TermRange { min, max };
+        Bounds {
+            quality: range(0.2, 0.5),
+            cost: range(4.0, 10.0),
+            energy: range(40.0, 100.0),
+            time: range(2.1, 10.2),
+        }
+    }
+
+    const D0: DestinationOrd = DestinationOrd(0);
+    const D1: DestinationOrd = DestinationOrd(1);
+
+    #[test]
+    fn golden_values_of_equations_2_to_5() {
+        let problem = problem();
+        let objective = Objective::with_bounds(&problem, bounds());
+        let mut evaluator = Evaluator::new(&problem, &objective);
+        let x = [D0, D0, D1];
+        let raw = evaluator.raw(&x);
+        // Q = (0.1 + 0.2 + 0.6) / 3; C = 3 + 3 + 2; E = 10 + 10 + 40.
+        assert!((raw.quality_loss - 0.3).abs() < 1e-12);
+        assert!((raw.cost.get() - 8.0).abs() < 1e-12);
+        assert!((raw.energy.get() - 60.0).abs() < 1e-12);
+        // d0: 0.1 + max(4, 1 + (1 + 4) / 2) = 4.1; d1: 0.2 + max(3, 3) = 3.2.
+        assert!((raw.time.get() - 4.1).abs() < 1e-12);
+        // J = .4·(.1/.3) + .3·(4/6) + .2·(20/60) + .1·(2/8.1).
+        let want = 0.4 / 3.0 + 0.2 + 0.2 / 3.0 + 0.1 * 2.0 / 8.1;
+        assert!((evaluator.objective(&x) - want).abs() < 1e-12);
+        let terms = evaluator.terms(&x);
+        assert!((terms.quality - 0.4 / 3.0).abs() < 1e-12);
+        assert!((terms.cost - 0.2).abs() < 1e-12);
+        assert!((terms.energy - 0.2 / 3.0).abs() < 1e-12);
+        assert!((terms.time - 0.1 * 2.0 / 8.1).abs() < 1e-12);
+        assert!(terms.backlog.abs() < 1e-12);
+    }
+
+    #[test]
+    fn golden_completions_of_equation_4() {
+        let problem = problem();
+        let objective = Objective::with_bounds(&problem, bounds());
+        let times = Evaluator::new(&problem, &objective).completions(&[D0, D0, D0]);
+        // Cumulative 1, 5, 7 at speed-up 2 behind 1 s: 1.5, 3.5, 4.5; the second runs 4 s itself.
+        for (time, want) in times.iter().zip([0.1 + 1.5, 0.1 + 4.0, 0.1 + 4.5]) {
+            assert!((time.get() - want).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn the_backlog_term_charges_work_behind_a_queue() {
+        let problem = problem();
+        let objective = Objective::with_bounds_and_backlog_term(&problem, bounds());
+        // d0 has 1 s of backlog: w · 1 · (1 + 4) / 2; d1 has none.
+        let terms = Evaluator::new(&problem, &objective).terms(&[D0, D0, D1]);
+        assert!((terms.backlog - 0.1 / 8.1 * 2.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_term_without_range_counts_nothing() {
+        let problem = problem();
+        let flat = Bounds { cost: TermRange { min: 4.0, max: 4.0 }, ..bounds() };
+        let terms = Evaluator::new(&problem, &Objective::with_bounds(&problem, flat)).terms(&[D0, D0, D1]);
+        assert!(terms.cost.abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_checker_notices_wrong_numbers_and_illegal_places() {
+        let problem = problem();
+        let objective = Objective::with_bounds(&problem, bounds());
+        let good = RoutingDecision::new(&problem, &objective, vec![D0, D0, D1], SearchRecord::default());
+        assert_eq!(check(&problem, &objective, &good), Ok(()));
+        let short = RoutingDecision { assignment: vec![D0, D0], ..good.clone() };
+        assert!(check(&problem, &objective, &short).is_err());
+        let outside = RoutingDecision { assignment: vec![D0, D0, DestinationOrd(2)], ..good.clone() };
+        assert!(check(&problem, &objective, &outside).is_err());
+        let flattering = RoutingDecision { objective: good.objective - 1e-3, ..good.clone() };
+        assert!(check(&problem, &objective, &flattering).is_err());
+        let bold = RoutingDecision { lower_bound: Some(good.objective + 1e-3), ..good };
+        assert!(check(&problem, &objective, &bold).is_err());
+    }
+}

@@ -189,3 +189,88 @@ fn by_availability(candidates: &mut Vec<Candidate<'_>>) -> Result<(), NoDestinat
     candidates.retain(|(.., state)| state.availability == Availability::Ready);
     if candidates.is_empty() { Err(unavailable) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Capabilities, Constraints};
+    use crate::routing::testing::{context, destination, named, prediction, request};
+
+    /// a/small (edge), b/big (cloud, tools), c/big (cloud, small context).
+    fn fleet() -> RoutingContext {
+        let mut small = destination("a", "small");
+        small.class = NodeClass::Edge;
+        let mut big = destination("b", "big");
+        big.capabilities = Capabilities::CHAT.with(Capabilities::TOOLS);
+        let mut short = destination("c", "big");
+        short.context = Tokens(1_000.0);
+        context(vec![small, big, short])
+    }
+
+    fn legal(request: &RoutingRequest, context: &RoutingContext) -> Result<Vec<u32>, NoDestination> {
+        legal_set(request, Some(&prediction(&[0.4, 0.9, 0.8], &[100.0; 3])), context, &[])
+            .map(|set| set.iter().map(|d| d.0).collect())
+    }
+
+    #[test]
+    fn keeps_what_satisfies_every_constraint() {
+        let fleet = fleet();
+        assert_eq!(legal(&request(), &fleet), Ok(vec![0, 1, 2]));
+        let named = RoutingRequest { target: named("big"), ..request() };
+        assert_eq!(legal(&named, &fleet), Ok(vec![1, 2]));
+        let long = RoutingRequest { max_completion_tokens: Some(Tokens(501.0)), ..named };
+        assert_eq!(legal(&long, &fleet), Ok(vec![1]));
+        let tools = RoutingRequest { needs: Capabilities::CHAT.with(Capabilities::TOOLS), ..request() };
+        assert_eq!(legal(&tools, &fleet), Ok(vec![1]));
+        let edge = Constraints { placement: Some(NodeClass::Edge), ..Constraints::default() };
+        assert_eq!(legal(&RoutingRequest { constraints: edge, ..request() }, &fleet), Ok(vec![0]));
+        let good = Constraints { min_quality: Some(Quality(0.8)), ..Constraints::default() };
+        assert_eq!(legal(&RoutingRequest { constraints: good, ..request() }, &fleet), Ok(vec![1, 2]));
+    }
+
+    #[test]
+    fn the_set_answers_for_single_destinations() {
+        let set = legal_set(&request(), None, &fleet(), &[DestinationOrd(1)]).unwrap();
+        assert_eq!(
+            (set.len(), set.contains(DestinationOrd(1)), set.contains(DestinationOrd(2))),
+            (2, false, true)
+        );
+        assert!(!set.contains(DestinationOrd(99)));
+    }
+
+    #[test]
+    fn names_the_constraint_that_empties_the_set() {
+        let mut fleet = fleet();
+        let unknown = RoutingRequest { target: named("huge"), ..request() };
+        assert_eq!(legal(&unknown, &fleet), Err(NoDestination::UnknownModel { model: "huge".into() }));
+        let vision = RoutingRequest {
+            needs: Capabilities::CHAT.with(Capabilities::TOOLS).with(Capabilities::VISION),
+            ..request()
+        };
+        assert_eq!(legal(&vision, &fleet), Err(NoDestination::MissingCapability { missing: vec!["vision"] }));
+        let long = RoutingRequest { prompt_tokens: Tokens(9_000.0), ..request() };
+        let too_small = NoDestination::ContextTooSmall { needed: Tokens(9_000.0), largest: Tokens(4_096.0) };
+        assert_eq!(legal(&long, &fleet), Err(too_small));
+        let edge = Constraints { placement: Some(NodeClass::Edge), ..Constraints::default() };
+        let edge_big = RoutingRequest { target: named("big"), constraints: edge, ..request() };
+        assert_eq!(legal(&edge_big, &fleet), Err(NoDestination::Placement { wanted: NodeClass::Edge }));
+        let floor = Constraints { min_quality: Some(Quality(0.95)), ..Constraints::default() };
+        let perfect = RoutingRequest { constraints: floor, ..request() };
+        let too_low = NoDestination::QualityFloor { floor: Quality(0.95), best: Quality(0.9) };
+        assert_eq!(legal(&perfect, &fleet), Err(too_low));
+        fleet.states[1].availability = Availability::Draining;
+        fleet.states[2].availability = Availability::Down;
+        let big = RoutingRequest { target: named("big"), ..request() };
+        let unavailable = NoDestination::Unavailable { down: 1, loading: 0, draining: 1 };
+        assert_eq!(legal(&big, &fleet), Err(unavailable));
+        let tried = legal_set(&request(), None, &fleet, &[DestinationOrd(0)]);
+        assert_eq!(tried, Err(NoDestination::AllTried { tried: 1 }));
+    }
+
+    #[test]
+    fn without_a_prediction_the_quality_floor_waits() {
+        let floor = Constraints { min_quality: Some(Quality(0.95)), ..Constraints::default() };
+        let request = RoutingRequest { constraints: floor, ..request() };
+        assert_eq!(legal_set(&request, None, &fleet(), &[]).unwrap().len(), 3);
+    }
+}

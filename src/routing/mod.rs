@@ -24,6 +24,11 @@ pub mod memetic_paper;
 
 pub mod check;
 
+#[cfg(test)]
+mod laws;
+#[cfg(test)]
+mod testing;
+
 pub use decision::RoutingDecision;
 pub use evaluator::{Evaluator, ObjectiveTerms, RawTerms};
 pub use legal::{LegalSet, NoDestination, legal_set};

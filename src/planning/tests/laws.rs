@@ -377,9 +377,13 @@ proptest! {
         let mut play = Play::new(&history);
         let lasting = |event: &Event| !matches!(event, Event::Turns { .. } | Event::FailsOver { .. });
         for (pause, event) in history.events.iter().filter(|(_, event)| lasting(event)) {
-            // Short enough that nobody's deadline passes.
+            // Short enough that nobody's deadline passes and every prediction is there when places become free.
             play.advance(play.now + pause.min(0.1));
-            play.happens(event);
+            let mut event = event.clone();
+            if let Event::Arrives { awaiting_s: Some(awaiting_s), .. } = &mut event {
+                *awaiting_s = awaiting_s.min(0.1);
+            }
+            play.happens(&event);
         }
         for _ in 0..2 * history.events.len() {
             play.advance(play.now + 0.15 + history.solve_s);

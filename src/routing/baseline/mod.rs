@@ -7,6 +7,9 @@ mod placement;
 mod round_robin;
 mod uniroute;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use earliest::{Division, earliest_finish, earliest_finish_with};
 pub use greedy::Greedy;
 pub use least_loaded::LeastLoaded;

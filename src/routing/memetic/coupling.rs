@@ -3,6 +3,7 @@
 //! The search itself knows only a separable table and a [`Coupling`]; another completion model or time
 //! term is another implementation of it.
 
+use crate::routing::completion::FiniteMax;
 use crate::routing::memetic::instance::{Instance, permuted};
 use crate::routing::memetic::relaxation::LoadRelaxation;
 use crate::routing::objective::Objective;
@@ -90,9 +91,18 @@ struct Load {
 }
 
 impl Load {
+    fn count_in(&mut self, service_s: f64, work_s: f64) {
+        self.queue_s += work_s;
+        if service_s > self.longest_s {
+            (self.second_s, self.longest_s) = (self.longest_s, service_s);
+        } else if service_s > self.second_s {
+            self.second_s = service_s;
+        }
+    }
+
     /// T_d if the destination is used.
     fn finish_with(&self, queue_s: f64, longest_s: f64) -> f64 {
-        self.network_s + queue_s.max(longest_s)
+        self.network_s + queue_s.finite_max(longest_s)
     }
 }
 
@@ -181,7 +191,7 @@ impl FifoMakespan {
     /// T_d with `r` added.
     fn finish_with(&self, r: usize, d: u32) -> f64 {
         let (load, cell) = (&self.loads[d as usize], self.cell(r, d));
-        load.finish_with(load.queue_s + self.work_s[cell], load.longest_s.max(self.service_s[cell]))
+        load.finish_with(load.queue_s + self.work_s[cell], load.longest_s.finite_max(self.service_s[cell]))
     }
 
     /// T_d with `coming` in the place of `going`.
@@ -190,12 +200,12 @@ impl FifoMakespan {
         let (going, coming) = (self.cell(going, d), self.cell(coming, d));
         let longest_s = if self.service_s[going] >= load.longest_s { load.second_s } else { load.longest_s };
         let queue_s = load.queue_s - self.work_s[going] + self.work_s[coming];
-        load.finish_with(queue_s, longest_s.max(self.service_s[coming]))
+        load.finish_with(queue_s, longest_s.finite_max(self.service_s[coming]))
     }
 
     /// What d's lateness for the aim grows by if it finished at `finish_s`.
     fn lateness_change(&self, aim_s: f64, d: u32, finish_s: f64) -> f64 {
-        (finish_s - aim_s).max(0.0) - (self.finish_s[d as usize] - aim_s).max(0.0)
+        (finish_s - aim_s).finite_max(0.0) - (self.finish_s[d as usize] - aim_s).finite_max(0.0)
     }
 
     fn add(&mut self, r: usize, d: u32) {
@@ -203,9 +213,7 @@ impl FifoMakespan {
         let (service_s, work_s) = (self.service_s[cell], self.work_s[cell]);
         let load = &mut self.loads[d as usize];
         load.members.push(r as u32);
-        load.queue_s += work_s;
-        load.second_s = load.second_s.max(service_s.min(load.longest_s));
-        load.longest_s = load.longest_s.max(service_s);
+        load.count_in(service_s, work_s);
         self.finish_s[d as usize] = load.finish_with(load.queue_s, load.longest_s);
     }
 
@@ -218,10 +226,7 @@ impl FifoMakespan {
         (load.longest_s, load.second_s) = (0.0, 0.0);
         for member in &members {
             let cell = *member as usize * self.m + d as usize;
-            let service_s = self.service_s[cell];
-            load.queue_s += self.work_s[cell];
-            load.second_s = load.second_s.max(service_s.min(load.longest_s));
-            load.longest_s = load.longest_s.max(service_s);
+            load.count_in(self.service_s[cell], self.work_s[cell]);
         }
         self.finish_s[d as usize] =
             if members.is_empty() { 0.0 } else { load.finish_with(load.queue_s, load.longest_s) };
@@ -287,7 +292,7 @@ impl Coupling for FifoMakespan {
         let time_s = match self.aim_s {
             None => self.latest[0].0,
             Some(aim_s) => {
-                aim_s + self.finish_s.iter().map(|finish_s| (finish_s - aim_s).max(0.0)).sum::<f64>()
+                aim_s + self.finish_s.iter().map(|finish_s| (finish_s - aim_s).finite_max(0.0)).sum::<f64>()
             }
         };
         self.weight_per_s * time_s
@@ -304,7 +309,7 @@ impl Coupling for FifoMakespan {
     fn insert_delta(&self, r: usize, d: u32) -> f64 {
         let finish_s = self.finish_with(r, d);
         let later_s = match self.aim_s {
-            None => (finish_s - self.latest[0].0).max(0.0),
+            None => (finish_s - self.latest[0].0).finite_max(0.0),
             Some(aim_s) => self.lateness_change(aim_s, d, finish_s),
         };
         self.weight_per_s * later_s
@@ -313,7 +318,7 @@ impl Coupling for FifoMakespan {
     fn depart(&self, r: usize, from: u32) -> f64 {
         let left_s = self.finish_without(r, from);
         match self.aim_s {
-            None => self.latest_but(from, from).max(left_s),
+            None => self.latest_but(from, from).finite_max(left_s),
             Some(aim_s) => self.lateness_change(aim_s, from, left_s),
         }
     }
@@ -323,7 +328,7 @@ impl Coupling for FifoMakespan {
         self.weight_per_s
             * match self.aim_s {
                 // T_to only grows, so the largest of the others may include its old value.
-                None => departure.max(finish_s) - self.latest[0].0,
+                None => departure.finite_max(finish_s) - self.latest[0].0,
                 Some(aim_s) => departure + self.lateness_change(aim_s, to, finish_s),
             }
     }
@@ -332,7 +337,7 @@ impl Coupling for FifoMakespan {
         let through_s = self.finish_exchanged(second, first.r, first.to);
         let left_s = self.finish_without(first.r, first.from);
         let (settled_s, left_s) = match self.aim_s {
-            None => (self.latest_but(first.from, first.to).max(through_s), left_s),
+            None => (self.latest_but(first.from, first.to).finite_max(through_s), left_s),
             Some(aim_s) => (
                 self.lateness_change(aim_s, first.to, through_s),
                 self.lateness_change(aim_s, first.from, left_s),
@@ -344,7 +349,7 @@ impl Coupling for FifoMakespan {
     fn pass_delta_min(&self, passage: &Passage) -> f64 {
         self.weight_per_s
             * match self.aim_s {
-                None => passage.settled_s.max(passage.left_s) - self.latest[0].0,
+                None => passage.settled_s.finite_max(passage.left_s) - self.latest[0].0,
                 Some(_) => passage.settled_s + passage.left_s,
             }
     }
@@ -359,7 +364,7 @@ impl Coupling for FifoMakespan {
         let left_s = if is_swap { 0.0 } else { passage.left_s };
         self.weight_per_s
             * match self.aim_s {
-                None => passage.settled_s.max(left_s).max(finish_s) - self.latest[0].0,
+                None => passage.settled_s.finite_max(left_s).finite_max(finish_s) - self.latest[0].0,
                 Some(aim_s) => passage.settled_s + left_s + self.lateness_change(aim_s, to, finish_s),
             }
     }
@@ -368,7 +373,7 @@ impl Coupling for FifoMakespan {
         let relief_s = match self.aim_s {
             None if self.latest[0].1 == d => self.latest[0].0 - self.latest[1].0,
             None => 0.0,
-            Some(aim_s) => (self.finish_s[d as usize] - aim_s).max(0.0),
+            Some(aim_s) => (self.finish_s[d as usize] - aim_s).finite_max(0.0),
         };
         self.weight_per_s * relief_s
     }
@@ -385,5 +390,107 @@ impl Coupling for FifoMakespan {
             work_s: &self.work_s,
             floors,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rand::RngExt;
+
+    use super::*;
+    use crate::routing::Evaluator;
+    use crate::routing::policy::rng_for;
+    use crate::routing::testing::random_problem;
+
+    const TOLERANCE: f64 = 1e-9;
+
+    /// A coupling told of a random assignment.
+    fn coupled(seed: u64, n: usize, m: usize) -> (Problem, Objective, Instance, FifoMakespan, Vec<u32>) {
+        let problem = random_problem(seed, n, m, false);
+        let objective = Objective::batch(&problem);
+        let instance = Instance::new(&problem, &objective);
+        let mut coupling = FifoMakespan::new(&problem, &objective, &instance);
+        let mut rng = rng_for(seed, 1);
+        let assignment: Vec<u32> = (0..n).map(|_| rng.random_range(0..m as u32)).collect();
+        coupling.assign(&assignment);
+        (problem, objective, instance, coupling, assignment)
+    }
+
+    /// The cost by the definitions, from the naive evaluator.
+    fn naive(
+        (problem, objective, instance): (&Problem, &Objective, &Instance),
+        assignment: &[u32],
+        aim_s: Option<f64>,
+    ) -> f64 {
+        let x = instance.to_destinations(assignment);
+        let times = Evaluator::new(problem, objective).completions(&x);
+        let time_s = match aim_s {
+            None => times.iter().map(|t| t.get()).fold(0.0, f64::max),
+            Some(aim_s) => {
+                // T_d is the completion of the longest-waiting or longest-running request there.
+                let late = |d: u32| {
+                    let here = assignment.iter().zip(&times).filter(|(x, _)| **x == d);
+                    (here.map(|(_, t)| t.get()).fold(0.0, f64::max) - aim_s).max(0.0)
+                };
+                aim_s + (0..instance.m as u32).map(late).sum::<f64>()
+            }
+        };
+        objective.time_weight_per_s() * time_s
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        #[test]
+        fn deltas_equal_the_naive_evaluator(
+            seed in any::<u64>(), n in 2..14_usize, m in 2..7_usize, aim in prop::option::of(0.2..1.0_f64),
+        ) {
+            let (problem, objective, instance, mut coupling, mut assignment) = coupled(seed, n, m);
+            let parts = (&problem, &objective, &instance);
+            let aim_s = aim.map(|share| coupling.time_s() * share);
+            coupling.aim(aim_s);
+            let mut rng = rng_for(seed, 2);
+            for _ in 0..20 {
+                let before = naive(parts, &assignment, aim_s);
+                prop_assert!((coupling.cost() - before).abs() < TOLERANCE);
+                let r = rng.random_range(0..n);
+                let first = Move { r, from: assignment[r], to: rng.random_range(0..m as u32) };
+                if first.to == first.from {
+                    continue;
+                }
+                let mut after = assignment.clone();
+                after[r] = first.to;
+                let delta = coupling.arrive_delta(&coupling.depart(r, first.from), r, first.to);
+                prop_assert!((delta - (naive(parts, &after, aim_s) - before)).abs() < TOLERANCE);
+                prop_assert!(delta >= -coupling.relief(first.from) - TOLERANCE);
+                for second in (0..n).filter(|second| assignment[*second] == first.to) {
+                    let passage = coupling.pass(first, second);
+                    // Every target but where it was; where the first came from is a swap.
+                    for to in (0..m as u32).filter(|to| *to != first.to) {
+                        let mut chained = after.clone();
+                        chained[second] = to;
+                        let delta = coupling.chain_delta(&passage, to);
+                        prop_assert!((delta - (naive(parts, &chained, aim_s) - before)).abs() < TOLERANCE);
+                        prop_assert!(coupling.pass_delta_min(&passage) <= delta + TOLERANCE);
+                    }
+                }
+                coupling.relocate(first);
+                assignment = after;
+            }
+        }
+
+        #[test]
+        fn inserting_adds_what_was_announced(seed in any::<u64>(), n in 2..14_usize, m in 2..7_usize) {
+            let (.., mut coupling, assignment) = coupled(seed, n, m);
+            let whole = coupling.cost();
+            coupling.clear();
+            let mut sum = 0.0;
+            for (r, d) in assignment.iter().enumerate() {
+                sum += coupling.insert_delta(r, *d);
+                coupling.insert(r, *d);
+            }
+            prop_assert!((sum - whole).abs() < TOLERANCE);
+        }
     }
 }

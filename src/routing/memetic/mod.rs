@@ -1,9 +1,9 @@
 //! `memetic`: near-optimal joint assignment in about a millisecond.
 //!
 //! 1. Seeds: each request at its separable best; greedy on J, longest first; Algorithm 2 with batched work.
-//! 2. A Lagrangian relaxation of the loads ([`relaxation`]) gives a certified lower bound, more starting
+//! 2. A Lagrangian relaxation of the loads (`relaxation.rs`) gives a certified lower bound, more starting
 //!    points, and by reduced costs short candidate lists.
-//! 3. Each start descends by moves and chains of two moves with O(1) deltas ([`search`]).
+//! 3. Each start descends by moves and chains of two moves with O(1) deltas (`search.rs`).
 //! 4. The local optima form a small population. A round crosses two of them gene by gene (or kicks one),
 //!    mutates up to two genes, descends, and keeps the result if it is new and better than the worst:
 //!    mutation comes before the repair, unlike in Algorithm 1, which randomises what was just repaired.

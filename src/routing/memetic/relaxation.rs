@@ -365,3 +365,20 @@ fn project(values: &mut [f64], limit: f64) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn projection_is_the_nearest_point_of_the_simplex() {
+        let is_near = |got: &[f64], want: &[f64]| got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-12);
+        let mut inside = [0.2, -1.0, 0.3];
+        project(&mut inside, 1.0);
+        assert!(is_near(&inside, &[0.2, 0.0, 0.3]), "{inside:?}");
+        // 0.9 + 0.5 + 0.1 = 1.5: 1/6 off each leaves the last negative; then 0.2 off the other two.
+        let mut outside = [0.9, 0.5, 0.1];
+        project(&mut outside, 1.0);
+        assert!(is_near(&outside, &[0.7, 0.3, 0.0]), "{outside:?}");
+    }
+}

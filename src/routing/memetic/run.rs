@@ -1,5 +1,7 @@
 //! One run of the search: seeds, bound, candidates, rounds.
 
+use std::ops::RangeInclusive;
+
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
@@ -11,7 +13,7 @@ use crate::routing::memetic::instance::Instance;
 use crate::routing::memetic::population::Population;
 use crate::routing::memetic::relaxation::Relaxation;
 use crate::routing::memetic::search::Search;
-use crate::routing::memetic::seeding::{greedy_longest_first, rounded, separable_minimum};
+use crate::routing::memetic::seeding::{greedy, longest_first, rounded, separable_minimum};
 use crate::routing::problem::Problem;
 
 /// Dual steps at the root, enough to settle most multipliers.
@@ -28,6 +30,16 @@ const DUAL_STARTS: usize = 5;
 const FULL_STARTS: usize = 3;
 /// One round in this many kicks a member; the others cross two.
 const KICK_ONE_IN: u32 = 3;
+/// Only the best are kicked.
+const KICKED_MEMBERS: usize = 3;
+/// Random genes of a kick.
+const KICKED_GENES: RangeInclusive<usize> = 2..=4;
+/// Random genes after a crossover.
+const MUTATED_GENES: RangeInclusive<usize> = 0..=2;
+/// One round in this many first descends towards an earlier completion time.
+const AIM_ONE_IN: u32 = 2;
+/// Largest share by which that time is earlier than the offspring's.
+const AIM_EARLIER_MAX: f64 = 0.05;
 
 /// State of a run. Values are J less its constant.
 pub(super) struct Run<'a, C> {
@@ -77,46 +89,72 @@ impl<'a, C: Coupling> Run<'a, C> {
     }
 
     pub(super) fn solve(&mut self, problem: &Problem, rng: &mut ChaCha8Rng, stop: &mut dyn FnMut() -> bool) {
-        let instance = self.search.instance;
-        let mut starts = self.seed(problem, stop);
-        self.relax_root(&mut starts, &problem.tables().length_tokens, stop);
-        // Best first: a short budget may end before the last of them.
-        starts.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut starts = self.seed(problem);
         if self.is_done(stop) {
             return;
         }
-        let mut candidates = self.candidates();
+        self.relax_root(&mut starts, &problem.tables().length_tokens, stop);
+        if !self.is_done(stop) && self.descend_from(starts, stop) {
+            self.evolve(rng, stop);
+        }
+    }
+
+    /// The informed starts with their values; the best is the first incumbent.
+    fn seed(&mut self, problem: &Problem) -> Vec<(f64, Vec<u32>)> {
+        let instance = self.search.instance;
+        let length = &problem.tables().length_tokens;
+        let arrival: Vec<usize> = (0..instance.n).collect();
+        let assignments = [
+            separable_minimum(instance),
+            greedy(instance, &mut self.search.coupling, &arrival),
+            greedy(instance, &mut self.search.coupling, &longest_first(length)),
+            instance.to_columns(&earliest_finish(problem)),
+        ];
+        assignments.into_iter().map(|assignment| (self.consider(&assignment), assignment)).collect()
+    }
+
+    /// Fills the population with local optima. Whether the search is to go on.
+    fn descend_from(&mut self, mut starts: Vec<(f64, Vec<u32>)>, stop: &mut dyn FnMut() -> bool) -> bool {
+        // Best first: a short budget may end before the last of them.
+        starts.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let candidates = self.candidates();
         for (_, start) in starts {
             self.search.restart(&start);
             self.search.descend_moves(&candidates, stop);
             self.keep();
             if self.is_done(stop) {
-                return;
+                return false;
             }
         }
         for i in 0..FULL_STARTS.min(self.population.len()) {
             self.search.restart(self.population.get(i));
             self.improve(&candidates, stop);
             if self.is_done(stop) {
-                return;
+                return false;
             }
         }
         for _ in 0..SPLITS_FIRST {
             self.tighten(stop);
             if self.is_done(stop) {
-                return;
+                return false;
             }
         }
-        candidates = self.candidates();
-        let mut child = vec![0; instance.n];
+        true
+    }
+
+    /// Rounds of recombination, kicks and descent until done or stalled.
+    fn evolve(&mut self, rng: &mut ChaCha8Rng, stop: &mut dyn FnMut() -> bool) {
+        let mut candidates = self.candidates();
+        let mut child = vec![0; self.search.instance.n];
         let mut since_best = 0;
         while since_best < self.params.stall_rounds && !self.is_done(stop) {
             self.rounds += 1;
             since_best += 1;
             let origin = self.breed(&candidates, rng, &mut child);
             self.search.restart_near(&child, self.population.get(origin));
-            if rng.random_range(0..2) == 0 {
-                let aim_s = self.search.coupling.time_s() * (1.0 - 0.05 * rng.random::<f64>());
+            if rng.random_range(0..AIM_ONE_IN) == 0 {
+                let earlier = rng.random::<f64>() * AIM_EARLIER_MAX;
+                let aim_s = self.search.coupling.time_s() * (1.0 - earlier);
                 self.search.coupling.aim(Some(aim_s));
                 self.search.descend(&candidates, stop);
                 self.search.coupling.aim(None);
@@ -127,22 +165,6 @@ impl<'a, C: Coupling> Run<'a, C> {
             }
             self.tighten(stop);
         }
-    }
-
-    /// The informed starts with their values; the best is the first incumbent.
-    fn seed(&mut self, problem: &Problem, stop: &mut dyn FnMut() -> bool) -> Vec<(f64, Vec<u32>)> {
-        let instance = self.search.instance;
-        let separable = separable_minimum(instance);
-        let mut starts = vec![(self.consider(&separable), separable)];
-        if stop() {
-            return starts;
-        }
-        let length = &problem.tables().length_tokens;
-        let greedy = greedy_longest_first(instance, &mut self.search.coupling, length);
-        starts.push((self.consider(&greedy), greedy));
-        let earliest = instance.to_columns(&earliest_finish(problem));
-        starts.push((self.consider(&earliest), earliest));
-        starts
     }
 
     fn relax_root(
@@ -229,11 +251,11 @@ impl<'a, C: Coupling> Run<'a, C> {
     fn breed(&self, candidates: &Candidates, rng: &mut ChaCha8Rng, child: &mut [u32]) -> usize {
         let n = child.len();
         let (origin, genes) = if rng.random_range(0..KICK_ONE_IN) == 0 {
-            let member = rng.random_range(0..self.population.len().min(3));
+            let member = rng.random_range(0..self.population.len().min(KICKED_MEMBERS));
             child.copy_from_slice(self.population.get(member));
-            (member, rng.random_range(2..=4))
+            (member, rng.random_range(KICKED_GENES))
         } else {
-            (self.population.cross(rng, child), rng.random_range(0..=2))
+            (self.population.cross(rng, child), rng.random_range(MUTATED_GENES))
         };
         for _ in 0..genes {
             let r = rng.random_range(0..n);

@@ -14,17 +14,18 @@ pub(super) fn separable_minimum(instance: &Instance) -> Vec<u32> {
     (0..instance.n).map(best).collect()
 }
 
-/// Longest requests first, each where it adds least to J.
-pub(super) fn greedy_longest_first<C: Coupling>(
-    instance: &Instance,
-    coupling: &mut C,
-    length: &[f64],
-) -> Vec<u32> {
-    let mut order: Vec<usize> = (0..instance.n).collect();
+/// Requests by falling length.
+pub(super) fn longest_first(length: &[f64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..length.len()).collect();
     order.sort_by(|a, b| length[*b].total_cmp(&length[*a]));
+    order
+}
+
+/// Requests in the given order, each where it adds least to J.
+pub(super) fn greedy<C: Coupling>(instance: &Instance, coupling: &mut C, order: &[usize]) -> Vec<u32> {
     let mut assignment = vec![0; instance.n];
     coupling.clear();
-    for r in order {
+    for r in order.iter().copied() {
         let added = |(d, separable): (u32, &f64)| (d, separable + coupling.insert_delta(r, d));
         let cells = (0_u32..).zip(instance.row(r)).map(added);
         let best = cells.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(d, _)| d);

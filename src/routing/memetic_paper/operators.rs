@@ -4,7 +4,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use crate::domain::DestinationOrd;
-use crate::routing::completion::{Makespan, completions};
+use crate::routing::completion::{FiniteMax, completions, destination_finish_s};
 use crate::routing::memetic_paper::MemeticPaperParams;
 use crate::routing::memetic_paper::population::{Chromosome, PopulationObjective, Terms};
 use crate::routing::problem::Problem;
@@ -33,13 +33,16 @@ pub(super) struct Breeder<'a> {
     problem: &'a Problem,
     legal: &'a LegalTable,
     params: MemeticPaperParams,
-    makespan: Makespan,
+    cells: Vec<Terms>,
+    /// Longest and total service per destination, seconds.
+    sums_s: Vec<[f64; 2]>,
     evaluations: u64,
 }
 
 impl<'a> Breeder<'a> {
     pub(super) fn new(problem: &'a Problem, legal: &'a LegalTable, params: MemeticPaperParams) -> Self {
-        Self { problem, legal, params, makespan: Makespan::new(problem), evaluations: 0 }
+        let sums_s = vec![[0.0; 2]; problem.n_destinations()];
+        Self { problem, legal, params, cells: cells(problem), sums_s, evaluations: 0 }
     }
 
     pub(super) fn evaluations(&self) -> u64 {
@@ -90,8 +93,10 @@ impl<'a> Breeder<'a> {
 
     /// Each gene with probability p_m to a random legal destination (Alg. 1 line 14).
     pub(super) fn mutate(&self, genes: &mut [DestinationOrd], rng: &mut ChaCha8Rng) {
+        // 32 bits a gene: half the random numbers of `random_bool`, which dominate the run otherwise.
+        let chance = (self.params.mutation_rate.clamp(0.0, 1.0) * (u64::from(u32::MAX) + 1) as f64) as u64;
         for (r, gene) in genes.iter_mut().enumerate() {
-            if rng.random_bool(self.params.mutation_rate) {
+            if u64::from(rng.random::<u32>()) < chance {
                 *gene = self.legal.draw(r, rng);
             }
         }
@@ -148,17 +153,37 @@ impl<'a> Breeder<'a> {
     /// The BatchEvaluator on one chromosome.
     fn terms(&mut self, genes: &[DestinationOrd]) -> Terms {
         self.evaluations += 1;
-        let (m, tables) = (self.problem.n_destinations(), self.problem.tables());
-        let mut terms = [0.0, 0.0, 0.0, self.makespan.of(self.problem, genes)];
-        for (r, d) in genes.iter().enumerate() {
-            let cell = r * m + d.idx();
-            terms[0] += tables.quality_loss[cell];
-            terms[1] += tables.cost_usd[cell];
-            terms[2] += tables.energy_j[cell];
+        let m = self.problem.n_destinations();
+        let mut terms = [0.0; 4];
+        self.sums_s.fill([-1.0, 0.0]);
+        for (d, row) in genes.iter().zip(self.cells.chunks_exact(m)) {
+            let [quality_loss, cost, energy, service_s] = row[d.idx()];
+            terms[0] += quality_loss;
+            terms[1] += cost;
+            terms[2] += energy;
+            let [longest_s, total_s] = &mut self.sums_s[d.idx()];
+            *longest_s = longest_s.finite_max(service_s);
+            *total_s += service_s;
         }
         terms[0] /= genes.len() as f64;
+        let loads = self.problem.destinations().iter().zip(&self.sums_s);
+        let used = loads.filter(|(_, [longest_s, _])| *longest_s >= 0.0);
+        let finishes =
+            used.map(|(load, [longest_s, total_s])| destination_finish_s(load, *longest_s, *total_s));
+        terms[3] = finishes.fold(0.0, f64::max);
         terms
     }
+}
+
+/// Raw quality loss, cost, energy and service side by side, R × M: what one gene contributes.
+fn cells(problem: &Problem) -> Vec<Terms> {
+    let tables = problem.tables();
+    let costs = tables.quality_loss.iter().zip(&tables.cost_usd);
+    let times = tables.energy_j.iter().zip(&tables.service_s);
+    costs
+        .zip(times)
+        .map(|((quality_loss, cost), (energy, service))| [*quality_loss, *cost, *energy, *service])
+        .collect()
 }
 
 fn write(genes: &mut [DestinationOrd], change: [(usize, DestinationOrd); 2]) {

@@ -147,3 +147,85 @@ fn mean(weights: &[Weights]) -> Weights {
         time: mean_of(|w| w.time),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routing::testing::{context, random_tables};
+    use crate::units::{Joules, Seconds, Usd};
+
+    /// Two requests at two serial destinations without network; d0 has 1 s of backlog.
+    fn tables() -> crate::routing::ProblemTables {
+        let mut tables = random_tables(1, 2, 2, false);
+        for (d, backlog_s) in tables.destinations.iter_mut().zip([1.0, 0.0]) {
+            (d.backlog_s, d.batch_speedup, d.network_s) = (backlog_s, 1.0, 0.0);
+        }
+        tables.quality_loss = vec![0.1, 0.5, 0.2, 0.6];
+        tables.cost_usd = vec![4.0, 1.0, 5.0, 2.0];
+        tables.energy_j = vec![30.0, 10.0, 10.0, 20.0];
+        tables.service_s = vec![1.0, 2.0, 1.0, 3.0];
+        tables
+    }
+
+    fn close(range: TermRange, min: f64, max: f64) -> bool {
+        (range.min - min).abs() < 1e-12 && (range.max - max).abs() < 1e-12
+    }
+
+    #[test]
+    fn batch_bounds_are_ideal_and_payoff_nadir() {
+        let problem = Problem::new(tables()).unwrap();
+        let bounds = *Objective::batch(&problem).bounds();
+        // Best for Q: (0, 0); for C: (1, 1); for E: (1, 0); for T: either end at 2 s: (0, ·) first.
+        assert!(close(bounds.quality, 0.15, 0.55), "{bounds:?}");
+        assert!(close(bounds.cost, 3.0, 9.0), "{bounds:?}");
+        // E: (0, 0) 40, (1, 1) 30, (1, 0) 20; T's own assignment is (1, 0) too.
+        assert!(close(bounds.energy, 20.0, 40.0), "{bounds:?}");
+        // T: alone both end at 2 s; (0, 0) 3 s, (1, 1) 5 s.
+        assert!(close(bounds.time, 2.0, 5.0), "{bounds:?}");
+    }
+
+    #[test]
+    fn a_batch_of_one_uses_its_candidates() {
+        let mut tables = tables();
+        for table in [
+            &mut tables.quality_loss,
+            &mut tables.cost_usd,
+            &mut tables.energy_j,
+            &mut tables.service_s,
+            &mut tables.transfer_s,
+        ] {
+            table.truncate(2);
+        }
+        tables.legal.truncate(2);
+        tables.length_tokens.truncate(1);
+        tables.weights.truncate(1);
+        let bounds = *Objective::batch(&Problem::new(tables).unwrap()).bounds();
+        assert!(close(bounds.quality, 0.1, 0.5) && close(bounds.cost, 1.0, 4.0), "{bounds:?}");
+        assert!(close(bounds.energy, 10.0, 30.0) && close(bounds.time, 2.0, 2.0), "{bounds:?}");
+    }
+
+    #[test]
+    fn stationary_scales_do_not_depend_on_the_batch() {
+        let problem = Problem::new(tables()).unwrap();
+        let scales =
+            ObjectiveScales { quality: 0.5, cost: Usd(2.0), energy: Joules(10.0), time: Seconds(4.0) };
+        let objective = Objective::stationary(&problem, &scales);
+        // Row 0 at d0: .25·(.1/.5)/2 + .25·4/(2·2) + .25·30/(2·10) + (.25/4)·1·1.
+        let want = 0.025 + 0.25 + 0.375 + 0.0625;
+        assert!((objective.separable()[0] - want).abs() < 1e-12);
+        assert!((objective.time_weight_per_s() - 0.0625).abs() < 1e-12);
+        assert!(objective.constant().abs() < 1e-12);
+        let same = Objective::for_mode(&problem, ObjectiveMode::Stationary, &scales);
+        assert_eq!(same.separable(), objective.separable());
+        let parity = Objective::for_mode(&problem, ObjectiveMode::Population, &context(Vec::new()).scales);
+        assert_eq!(parity.bounds(), Objective::batch(&problem).bounds());
+    }
+
+    #[test]
+    fn illegal_pairs_cost_everything() {
+        let mut tables = tables();
+        tables.legal[1] = false;
+        let objective = Objective::batch(&Problem::new(tables).unwrap());
+        assert!(objective.separable()[1].is_infinite() && objective.separable()[0].is_finite());
+    }
+}

@@ -222,3 +222,115 @@ fn apply_deadline(item: &BatchItem<'_>, context: &RoutingContext, tables: &mut P
         tables.legal[row..row + met.len()].copy_from_slice(&met);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Capabilities;
+    use crate::domain::{Constraints, Weights};
+    use crate::routing::legal::legal_set;
+    use crate::routing::testing::{context, destination, prediction, request};
+
+    const MODELS: CostModels = CostModels {
+        completion: CompletionModel::Fifo,
+        time: TimeTerm::Makespan,
+        energy: EnergyModel::Paper,
+    };
+    const D0: DestinationOrd = DestinationOrd(0);
+    const D1: DestinationOrd = DestinationOrd(1);
+
+    fn build(request: &RoutingRequest, context: &RoutingContext, models: &CostModels) -> Problem {
+        let prediction = prediction(&[0.7, 0.9], &[200.0, 100.0]);
+        let legal = legal_set(request, Some(&prediction), context, &[]).unwrap();
+        let waited = Seconds(0.5);
+        let item = BatchItem { request, prediction: &prediction, legal: &legal, waited };
+        Problem::build(&[item], context, models).unwrap()
+    }
+
+    fn fleet() -> RoutingContext {
+        let mut context = context(vec![destination("a", "m"), destination("b", "m")]);
+        context.states[1].backlog = Seconds(3.0);
+        context.states[1].inflight = 2;
+        context
+    }
+
+    #[test]
+    fn golden_tables_of_equations_2_to_4() {
+        let problem = build(&request(), &fleet(), &MODELS);
+        // s = 500/1000 + 200/100.
+        assert!((problem.service(0, D0).get() - 2.5).abs() < 1e-12);
+        assert!((problem.service(0, D1).get() - 1.5).abs() < 1e-12);
+        // 500·1 + 200·2 per million, 1e-4 a request, (10,000 + 800) bytes at 1 USD/GB.
+        assert!((problem.cost(0, D0).get() - (9e-4 + 1e-4 + 1.08e-5)).abs() < 1e-12);
+        // 300 W · 2/3 · 2.5 s + 10 J/MB · 0.0108 MB.
+        assert!((problem.energy(0, D0).get() - (500.0 + 0.108)).abs() < 1e-9);
+        assert!((problem.transfer(0, D0).get() - 0.0108).abs() < 1e-12);
+        assert!((problem.quality(0, D0).get() - 0.7).abs() < 1e-12);
+        let load = problem.destination(D1);
+        assert!((load.network_s - (0.02 + 0.0104)).abs() < 1e-12);
+        assert!((load.backlog_s - 3.0).abs() < 1e-12);
+        assert_eq!((load.inflight, load.max_concurrency), (2, 4));
+        assert_eq!(problem.weights(0), Weights::EQUAL);
+    }
+
+    #[test]
+    fn choices_and_the_cap_scale_completion_and_embeddings_have_none() {
+        let capped = RoutingRequest { max_completion_tokens: Some(Tokens(50.0)), choices: 3, ..request() };
+        // 500/1000 + 3·50/100.
+        assert!((build(&capped, &fleet(), &MODELS).service(0, D0).get() - 2.0).abs() < 1e-12);
+        let mut context = fleet();
+        let mut embedder = destination("e", "m");
+        embedder.capabilities = Capabilities::EMBEDDING;
+        context.destinations = vec![embedder, destination("b", "m")].into();
+        let embedding = RoutingRequest { needs: Capabilities::EMBEDDING, ..request() };
+        assert!((build(&embedding, &context, &MODELS).service(0, D0).get() - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn marginal_energy_is_above_idle_and_shared_by_the_serving_batch() {
+        let marginal = CostModels { energy: EnergyModel::Marginal, ..MODELS };
+        let problem = build(&request(), &fleet(), &marginal);
+        // Alone: (200 − 100) W · 2.5 s.
+        assert!((problem.energy(0, D0).get() - (250.0 + 0.108)).abs() < 1e-9);
+        // Third of four, speed-up 1 + 3·(2/3) = 3: 100 W · 1.5 s / 3.
+        assert!((problem.energy(0, D1).get() - (50.0 + 0.104)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_deadline_drops_what_misses_it_only_if_something_meets_it() {
+        // Finish: 0.02 + 0.0108 + 2.5 at d0; 0.02 + 0.0104 + 3 + 1.5/4 at d1; 0.5 s have passed.
+        let within = |seconds| {
+            let constraints = Constraints { deadline: Some(Seconds(seconds)), ..Constraints::default() };
+            let problem = build(&RoutingRequest { constraints, ..request() }, &fleet(), &MODELS);
+            (problem.is_legal(0, D0), problem.is_legal(0, D1))
+        };
+        assert_eq!(within(4.0), (true, true));
+        assert_eq!(within(3.1), (true, false));
+        assert_eq!(within(3.0), (true, true), "nobody meets it");
+    }
+
+    #[test]
+    fn other_models_and_bad_figures_are_refused() {
+        let (request, context) = (request(), fleet());
+        let prediction = prediction(&[0.7, 0.9], &[200.0, 100.0]);
+        let legal = legal_set(&request, None, &context, &[]).unwrap();
+        let waited = Seconds::ZERO;
+        let item = BatchItem { request: &request, prediction: &prediction, legal: &legal, waited };
+        let slots = CostModels { completion: CompletionModel::Slots, ..MODELS };
+        let refused = Problem::build(&[item], &context, &slots).unwrap_err();
+        assert_eq!(refused, ProblemError::UnsupportedCompletion(CompletionModel::Slots));
+        let sum = CostModels { time: TimeTerm::Sum, ..MODELS };
+        let refused = Problem::build(&[item], &context, &sum).unwrap_err();
+        assert_eq!(refused, ProblemError::UnsupportedTimeTerm(TimeTerm::Sum));
+        assert_eq!(Problem::build(&[], &context, &MODELS).unwrap_err(), ProblemError::Empty("requests"));
+        let mut stalled = destination("a", "m");
+        stalled.throughput.decode = crate::units::TokensPerSec(0.0);
+        let stalled = RoutingContext { destinations: vec![stalled, destination("b", "m")].into(), ..context };
+        let refused = Problem::build(&[item], &stalled, &MODELS).unwrap_err();
+        assert!(matches!(refused, ProblemError::Cell { request: 0, .. }), "{refused}");
+        let short = Prediction { quality: Vec::new(), ..prediction.clone() };
+        let item = BatchItem { prediction: &short, ..item };
+        let refused = Problem::build(&[item], &stalled, &MODELS).unwrap_err();
+        assert_eq!(refused, ProblemError::Size { table: "prediction.quality", got: 0, want: 2 });
+    }
+}

@@ -9,8 +9,9 @@
 //! import`, fills its quality store and supplies the prompts. Without `--trace` only what needs no embedding
 //! is measured. Run it from the repository's root, where `make setup` has put the embedding model.
 //!
-//! - *Decision*: R requests arrive evenly over the first 60 % of a `fixed` window; the figure is the time from
-//!   the window's close to an answer at the client: timer, problem, solver, replies and both HTTP hops.
+//! - *Decision*: R requests arrive evenly over the first 60 % of a `fixed` window. From the window's close to
+//!   the batch's departure (timer, problem, solver; the router's own `x-cema-window-ms`), and to the answers at
+//!   the client (both HTTP hops of all R on top).
 //! - *Added latency*: single requests one after the other in the default `adaptive` window, each followed by the
 //!   same request straight to an endpoint; the figure is the difference of the percentiles. What an embedding
 //!   costs is the difference of the CPU times.
@@ -18,23 +19,21 @@
 //!   `greedy`, beside a pass-through that only buffers bodies.
 #![expect(clippy::print_stdout, reason = "the tables are what it is for")]
 
+mod net;
+
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use bytes::Bytes;
 use clap::{Parser, Subcommand};
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::client::conn::http1::SendRequest;
-use hyper::service::service_fn;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::{TcpListener, TcpStream};
+use http::Method;
+use tokio::net::TcpListener;
+
+use net::{Connection, Process, chat_body, free_address, pass_through, serve_at_once, wait_for};
 
 /// Destinations of the measured fleet.
 const FLEET: usize = 11;
@@ -46,16 +45,8 @@ const ARRIVAL_SHARE: f64 = 0.6;
 const WARM_UP: usize = 10;
 /// Connections of the saturated run.
 const CONNECTIONS: usize = 32;
-/// Kernel ticks per second in /proc/PID/stat (fixed in Linux's user interface).
-const TICKS_PER_S: f64 = 100.0;
 /// Characters of a prompt that are sent: about 60 tokens.
 const PROMPT_CHARS: usize = 240;
-
-const ANSWER: &str = concat!(
-    r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"#,
-    r#""message":{"role":"assistant","content":"42"},"finish_reason":"stop"}],"#,
-    r#""usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}}"#
-);
 
 #[derive(Parser)]
 struct Args {
@@ -166,37 +157,42 @@ impl Profile {
 
 async fn decisions(setting: &Setting<'_>, profile: &Profile) -> anyhow::Result<()> {
     println!("Decision after a fixed window's close, {FLEET} destinations, policy memetic:\n");
-    println!("| R | embedding | p50 ms | p99 ms | on looked-up quality | of it solving, mean ms |");
-    println!("|---|---|---|---|---|---|");
+    println!(
+        "| R | embedding | leaves p50 ms | p99 ms | answered p50 ms | p99 ms | on looked-up quality | solving, mean ms |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
     let window = format!("window: {{close: fixed, max_ms: {}}}", WINDOW.as_millis());
     let router = Router::start(setting, &window, true).await?;
     let mut n_fresh = 0;
     for n_requests in [1, 8, 24] {
         for is_cached in [true, false] {
-            let mut late = Vec::new();
+            let mut late = Late::default();
             let mut before = BTreeMap::new();
             for n_window in 0..=setting.args.windows {
                 if n_window == 1 {
                     // The first one fills the cache and is not counted.
                     before = router.metrics().await?;
-                    late.clear();
+                    late = Late::default();
                 }
                 let text = |n: usize| {
                     if is_cached { profile.prompt(n).to_owned() } else { profile.fresh_prompt(n_fresh + n) }
                 };
-                late.extend(one_window(&router, (0..n_requests).map(text).collect()).await?);
+                one_window(&router, (0..n_requests).map(text).collect(), &mut late).await?;
                 n_fresh += n_requests;
             }
             let after = router.metrics().await?;
             let grown = |name: &str| after.get(name).unwrap_or(&0.0) - before.get(name).unwrap_or(&0.0);
-            let looked_up = grown(r#"cema_quality_source_total{source="store"}"#) / late.len() as f64;
+            let looked_up =
+                grown(r#"cema_quality_source_total{source="store"}"#) / late.answered_s.len() as f64;
             let solve_s = grown(r#"cema_solve_duration_seconds_sum{policy="memetic"}"#)
                 / grown(r#"cema_solve_duration_seconds_count{policy="memetic"}"#);
             println!(
-                "| {n_requests} | {} | {:.1} | {:.1} | {:.0} % | {:.2} |",
+                "| {n_requests} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.0} % | {:.2} |",
                 if is_cached { "cached" } else { "uncached" },
-                1e3 * percentile(&mut late, 0.5),
-                1e3 * percentile(&mut late, 0.99),
+                1e3 * percentile(&mut late.departed_s, 0.5),
+                1e3 * percentile(&mut late.departed_s, 0.99),
+                1e3 * percentile(&mut late.answered_s, 0.5),
+                1e3 * percentile(&mut late.answered_s, 0.99),
                 100.0 * looked_up,
                 1e3 * solve_s,
             );
@@ -205,8 +201,17 @@ async fn decisions(setting: &Setting<'_>, profile: &Profile) -> anyhow::Result<(
     Ok(())
 }
 
-/// Sends one request per text over the first part of a window; how long after its close each is answered.
-async fn one_window(router: &Router, texts: Vec<String>) -> anyhow::Result<Vec<f64>> {
+/// Times after a window's close.
+#[derive(Default)]
+struct Late {
+    /// Of the departure of the batch, one per window.
+    departed_s: Vec<f64>,
+    /// Of the answers at the client.
+    answered_s: Vec<f64>,
+}
+
+/// Sends one request per text over the first part of a window and adds how late it left and was answered.
+async fn one_window(router: &Router, texts: Vec<String>, late: &mut Late) -> anyhow::Result<()> {
     let gap = WINDOW.mul_f64(ARRIVAL_SHARE / texts.len() as f64);
     let mut connections = Vec::new();
     for _ in &texts {
@@ -216,16 +221,21 @@ async fn one_window(router: &Router, texts: Vec<String>) -> anyhow::Result<Vec<f
     let requests = (0u32..).zip(connections).zip(texts).map(|((n, mut connection), text)| {
         tokio::spawn(async move {
             tokio::time::sleep_until((began + gap * n).into()).await;
-            connection.chat("auto", &text).await?;
-            anyhow::Ok((Instant::now() - began).as_secs_f64() - WINDOW.as_secs_f64())
+            let answered = connection.chat("auto", &text).await?;
+            anyhow::Ok((began.elapsed().as_secs_f64() - WINDOW.as_secs_f64(), answered.window_s))
         })
     });
     let requests: Vec<_> = requests.collect();
-    let mut late = Vec::new();
+    let mut first_window_s = None;
     for request in requests {
-        late.push(request.await??);
+        let (answered_s, window_s) = request.await??;
+        late.answered_s.push(answered_s);
+        // The first one's wait is the window's length and what came on top.
+        first_window_s = first_window_s.or(window_s);
     }
-    Ok(late)
+    let window_s = first_window_s.context("the router does not tell x-cema-window-ms")?;
+    late.departed_s.push(window_s - WINDOW.as_secs_f64());
+    Ok(())
 }
 
 async fn added_latency(setting: &Setting<'_>) -> anyhow::Result<()> {
@@ -255,8 +265,8 @@ async fn added_latency(setting: &Setting<'_>) -> anyhow::Result<()> {
             let routed = through.chat(&model, &text).await?;
             let unrouted = direct.chat(&model, &text).await?;
             if is_counted {
-                routed_s.push(routed.as_secs_f64());
-                direct_s.push(unrouted.as_secs_f64());
+                routed_s.push(routed.took.as_secs_f64());
+                direct_s.push(unrouted.took.as_secs_f64());
             }
         }
         let cpu_ms = 1e3 * (router.process.cpu_s()? - before_s) / setting.args.singles as f64;
@@ -319,29 +329,6 @@ async fn cpu_us_per_request(
     Ok(1e6 * (process.cpu_s()? - before_s) / (each * CONNECTIONS) as f64)
 }
 
-/// A process that ends with its owner.
-struct Process(Child);
-
-impl Process {
-    /// User and system time used so far.
-    fn cpu_s(&self) -> anyhow::Result<f64> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
-        // After the command's name, which may contain anything: field 3 and on.
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let ticks = |n: usize| fields.get(n - 3).and_then(|field| field.parse::<f64>().ok());
-        let (user, system) = ticks(14).zip(ticks(15)).context("/proc/PID/stat is not as it should be")?;
-        Ok((user + system) / TICKS_PER_S)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A running router.
 struct Router {
     process: Process,
@@ -377,55 +364,13 @@ impl Router {
 
     /// Every sample of the metrics page by its name with labels.
     async fn metrics(&self) -> anyhow::Result<BTreeMap<String, f64>> {
-        let (_, body) =
-            Connection::open(self.admin).await?.send(Method::GET, "/metrics", Bytes::new()).await?;
-        let text = String::from_utf8(body.to_vec())?;
+        let mut connection = Connection::open(self.admin).await?;
+        let page = connection.send(Method::GET, "/metrics", Bytes::new()).await?;
+        let text = String::from_utf8(page.into_body().to_vec())?;
         let samples =
             text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' '));
         Ok(samples.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect())
     }
-}
-
-/// A kept-alive client connection.
-struct Connection {
-    sender: SendRequest<Full<Bytes>>,
-}
-
-impl Connection {
-    async fn open(address: SocketAddr) -> anyhow::Result<Self> {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
-        Ok(Self { sender })
-    }
-
-    /// The time one chat completion takes.
-    async fn chat(&mut self, model: &str, text: &str) -> anyhow::Result<Duration> {
-        let body = chat_body(model, text).into();
-        let began = Instant::now();
-        let (status, body) = self.send(Method::POST, "/v1/chat/completions", body).await?;
-        if status != StatusCode::OK {
-            bail!("{status}: {}", String::from_utf8_lossy(&body));
-        }
-        Ok(began.elapsed())
-    }
-
-    async fn send(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(StatusCode, Bytes)> {
-        self.sender.ready().await?;
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", "measure")
-            .header("content-type", "application/json");
-        let response = self.sender.send_request(request.body(Full::new(body))?).await?;
-        Ok((response.status(), response.into_body().collect().await?.to_bytes()))
-    }
-}
-
-fn chat_body(model: &str, text: &str) -> String {
-    serde_json::json!({"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 48})
-        .to_string()
 }
 
 fn model_name(profile: Option<&Profile>, n: usize) -> String {
@@ -437,69 +382,4 @@ fn percentile(values: &mut [f64], q: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let nth = (q * values.len() as f64).ceil() as usize;
     values.get(nth.saturating_sub(1)).copied().unwrap_or(f64::NAN)
-}
-
-/// An address nobody listens on at the moment.
-fn free_address() -> std::io::Result<SocketAddr> {
-    std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
-}
-
-async fn wait_for(address: SocketAddr, path: &str) -> anyhow::Result<()> {
-    for _ in 0..300 {
-        if let Ok(mut connection) = Connection::open(address).await
-            && matches!(connection.send(Method::GET, path, Bytes::new()).await, Ok((StatusCode::OK, _)))
-        {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    bail!("nothing answers {path} at {address} after 30 s")
-}
-
-/// An endpoint without a model: answers whatever it is asked at once.
-async fn serve_at_once(listener: TcpListener) {
-    serve(listener, |request: Request<Incoming>| async move {
-        request.into_body().collect().await?;
-        let answer = Response::builder().header("content-type", "application/json");
-        Ok(answer.body(Full::new(Bytes::from_static(ANSWER.as_bytes())))?)
-    })
-    .await;
-}
-
-/// Buffers requests and answers and passes them on.
-async fn pass_through(listen: SocketAddr, upstream: SocketAddr) -> anyhow::Result<()> {
-    let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
-    let listener = TcpListener::bind(listen).await?;
-    serve(listener, move |request: Request<Incoming>| {
-        let client = client.clone();
-        async move {
-            let (mut head, body) = request.into_parts();
-            let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
-            head.uri = format!("http://{upstream}{path}").parse()?;
-            let body = body.collect().await?.to_bytes();
-            let response = client.request(Request::from_parts(head, Full::new(body))).await?;
-            let (head, body) = response.into_parts();
-            Ok(Response::from_parts(head, Full::new(body.collect().await?.to_bytes())))
-        }
-    })
-    .await;
-    Ok(())
-}
-
-async fn serve<F>(listener: TcpListener, answer: impl Fn(Request<Incoming>) -> F + Clone + Send + 'static)
-where
-    F: Future<Output = anyhow::Result<Response<Full<Bytes>>>> + Send + 'static,
-{
-    while let Ok((stream, _)) = listener.accept().await {
-        let answer = answer.clone();
-        tokio::spawn(async move {
-            // A client that breaks off ends its connection only.
-            if stream.set_nodelay(true).is_ok() {
-                let service = service_fn(answer);
-                let _ = hyper::server::conn::http1::Builder::new()
-                    .serve_connection(TokioIo::new(stream), service)
-                    .await;
-            }
-        });
-    }
 }

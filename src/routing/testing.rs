@@ -1,0 +1,134 @@
+//! Problems, contexts and requests for the tests of this module.
+
+use std::sync::Arc;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::domain::{
+    Availability, Capabilities, Constraints, Destination, DestinationId, DestinationState, EndpointOrd,
+    ModelTarget, Network, NodeClass, ObjectiveScales, Power, Prediction, Price, QualitySource,
+    RoutingContext, RoutingRequest, Throughput, TransferEnergy, Weights,
+};
+use crate::routing::{DestinationLoad, Problem, ProblemTables};
+use crate::units::{Bytes, BytesPerSec, Joules, Quality, Seconds, Tokens, TokensPerSec, Usd, Watts};
+
+/// A random problem: fast and dear columns first, about one pair in five illegal if `is_restricted`.
+pub(super) fn random_problem(seed: u64, n: usize, m: usize, is_restricted: bool) -> Problem {
+    Problem::new(random_tables(seed, n, m, is_restricted)).unwrap()
+}
+
+pub(super) fn random_tables(seed: u64, n: usize, m: usize, is_restricted: bool) -> ProblemTables {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let destinations: Vec<DestinationLoad> = (0..m)
+        .map(|d| DestinationLoad {
+            id: DestinationId::from_text(&format!("d{d}")),
+            class: Some(if d % 2 == 0 { NodeClass::Cloud } else { NodeClass::Edge }),
+            backlog_s: if rng.random_bool(0.5) { rng.random::<f64>() } else { 0.0 },
+            batch_speedup: if rng.random_bool(0.5) { 1.0 + 7.0 * rng.random::<f64>() } else { 1.0 },
+            network_s: 0.1 * rng.random::<f64>(),
+            inflight: rng.random_range(0..4),
+            max_concurrency: 4,
+        })
+        .collect();
+    let mut tables = ProblemTables {
+        quality_loss: Vec::new(),
+        cost_usd: Vec::new(),
+        energy_j: Vec::new(),
+        service_s: Vec::new(),
+        transfer_s: vec![0.0; n * m],
+        legal: Vec::new(),
+        length_tokens: Vec::new(),
+        destinations,
+        weights: Vec::new(),
+        first_request_number: rng.random_range(0..100),
+        clusters: None,
+    };
+    for _ in 0..n {
+        let length = 20.0 + 400.0 * rng.random::<f64>();
+        let always = rng.random_range(0..m);
+        for d in 0..m {
+            let speed = 1.0 + d as f64;
+            tables.quality_loss.push(rng.random::<f64>() * (0.3 + 0.7 * d as f64 / m as f64));
+            tables.cost_usd.push(1e-5 * length / speed);
+            tables.energy_j.push(length * (0.5 + rng.random::<f64>()));
+            tables.service_s.push(length * speed * (0.8 + 0.4 * rng.random::<f64>()) / 1_000.0);
+            tables.legal.push(!is_restricted || d == always || rng.random_bool(0.8));
+        }
+        tables.length_tokens.push(length);
+        tables.weights.push(Weights::EQUAL);
+    }
+    tables
+}
+
+/// A cloud destination `n/m`: 1,000 and 100 tokens/s, 1 and 2 USD per million tokens, 200 W of 300 W,
+/// 100 W idle, 8,000,000 bit/s each way, 20 ms.
+pub(super) fn destination(node: &str, model: &str) -> Destination {
+    Destination {
+        id: DestinationId::new(node, None, model),
+        node: node.into(),
+        class: NodeClass::Cloud,
+        endpoint: EndpointOrd(0),
+        model: model.into(),
+        upstream_model: model.into(),
+        context: Tokens(4_096.0),
+        capabilities: Capabilities::CHAT,
+        price: Price { prompt_usd_per_mtok: 1.0, completion_usd_per_mtok: 2.0, request: Usd(1e-4) },
+        throughput: Throughput {
+            prefill: TokensPerSec(1_000.0),
+            decode: TokensPerSec(100.0),
+            batch_speedup: 4.0,
+            max_concurrency: 4,
+        },
+        network: Network {
+            rtt: Seconds(0.02),
+            uplink: BytesPerSec(1e6),
+            downlink: BytesPerSec(1e6),
+            transfer_energy: TransferEnergy::PerMegabyte(Joules(10.0)),
+            usd_per_gb: 1.0,
+        },
+        power: Power { board: Watts(300.0), idle: Watts(100.0), utilisation: 2.0 / 3.0 },
+        quality_prior: Quality(0.5),
+        max_inflight: 8,
+    }
+}
+
+/// A context in which every destination is ready and idle.
+pub(super) fn context(destinations: Vec<Destination>) -> RoutingContext {
+    let idle = DestinationState { availability: Availability::Ready, backlog: Seconds::ZERO, inflight: 0 };
+    RoutingContext {
+        states: vec![idle; destinations.len()],
+        destinations: destinations.into(),
+        weights: Weights::EQUAL,
+        scales: ObjectiveScales { quality: 0.5, cost: Usd(0.001), energy: Joules(100.0), time: Seconds(4.0) },
+    }
+}
+
+/// A chat request for any model: 500 prompt tokens, 10 kB.
+pub(super) fn request() -> RoutingRequest {
+    RoutingRequest {
+        id: "req-1".into(),
+        target: ModelTarget::Any,
+        needs: Capabilities::CHAT,
+        prompt_tokens: Tokens(500.0),
+        max_completion_tokens: None,
+        choices: 1,
+        upload: Bytes(10_000.0),
+        constraints: Constraints::default(),
+        weights: None,
+    }
+}
+
+/// Quality and completion tokens per destination.
+pub(super) fn prediction(quality: &[f64], completion_tokens: &[f64]) -> Prediction {
+    Prediction {
+        quality: quality.iter().copied().map(Quality).collect(),
+        completion_tokens: completion_tokens.iter().copied().map(Tokens).collect(),
+        source: QualitySource::Store,
+    }
+}
+
+/// A name as requests carry it.
+pub(super) fn named(model: &str) -> ModelTarget {
+    ModelTarget::Named(Arc::from(model))
+}

@@ -1,0 +1,80 @@
+//! The near-optimal policy against problems whose optimum a MILP solver has proven.
+#![expect(clippy::unwrap_used, reason = "a fixture that cannot be read fails the test")]
+
+use cema_router::domain::Weights;
+use cema_router::problem_file::{ProblemFile, from_reader};
+use cema_router::routing::check::check;
+use cema_router::routing::{
+    Evaluator, Objective, PolicyKind, PolicyParams, Problem, RoutingDecision, for_kind, rng_for,
+};
+
+const FIXTURES: [&str; 6] = [
+    include_str!("fixtures/solver/ctl_rag_30_11_1.json"),
+    include_str!("fixtures/solver/ctlk8_30_11_0.json"),
+    include_str!("fixtures/solver/real_rag_30_11_0.json"),
+    include_str!("fixtures/solver/real_rag_50_11_0.json"),
+    include_str!("fixtures/solver/tb_30_6_0.json"),
+    include_str!("fixtures/solver/tb_50_6_0.json"),
+];
+/// Scored assignments, about a millisecond of an optimised build.
+const EVALUATIONS: u64 = 20_000;
+/// Share of the optimum the answer may be above it.
+const GAP_MAX: f64 = 0.005;
+/// Rounding of the stored optima.
+const ROUNDING: f64 = 1e-7;
+
+fn solve(kind: PolicyKind, file: &ProblemFile, seed: u64) -> RoutingDecision {
+    let mut params = PolicyParams::default();
+    params.memetic.evaluations_max = Some(EVALUATIONS);
+    let policy = for_kind(kind, &params);
+    policy.route(&file.problem, &file.objective, &mut rng_for(seed, 0), &mut || false).unwrap()
+}
+
+fn optimum(text: &str) -> f64 {
+    let file: serde_json::Value = serde_json::from_str(text).unwrap();
+    file["reference"]["objective_optimum"].as_f64().unwrap()
+}
+
+#[test]
+fn memetic_ends_within_half_a_percent_of_the_optimum() {
+    for text in FIXTURES {
+        let (file, optimum) = (from_reader(text.as_bytes()).unwrap(), optimum(text));
+        for seed in 1..=3 {
+            let decision = solve(PolicyKind::Memetic, &file, seed);
+            assert_eq!(check(&file.problem, &file.objective, &decision), Ok(()));
+            let gap = (decision.objective - optimum) / optimum;
+            assert!((-ROUNDING..=GAP_MAX).contains(&gap), "gap {gap} with seed {seed}");
+            let bound = decision.lower_bound.unwrap();
+            assert!(bound <= optimum * (1.0 + ROUNDING), "bound {bound} above optimum {optimum}");
+        }
+    }
+}
+
+#[test]
+fn joint_search_beats_greedy_and_the_algorithm_of_the_paper() {
+    for text in FIXTURES {
+        let file = from_reader(text.as_bytes()).unwrap();
+        let memetic = solve(PolicyKind::Memetic, &file, 1).objective;
+        assert!(memetic < solve(PolicyKind::Greedy, &file, 1).objective);
+        assert!(memetic < 0.9 * solve(PolicyKind::MemeticPaper, &file, 1).objective);
+    }
+}
+
+#[test]
+fn a_heavy_weight_on_time_keeps_the_bound_below_every_answer() {
+    for text in FIXTURES {
+        let mut tables = from_reader(text.as_bytes()).unwrap().problem.tables().clone();
+        tables.weights.fill(Weights { quality: 0.1, cost: 0.1, energy: 0.1, time: 0.7 });
+        let problem = Problem::new(tables).unwrap();
+        let objective = Objective::batch(&problem);
+        let file = ProblemFile { problem, objective };
+        let decisions: Vec<RoutingDecision> =
+            (1..=3).map(|seed| solve(PolicyKind::Memetic, &file, seed)).collect();
+        let best = decisions.iter().map(|d| d.objective).fold(f64::INFINITY, f64::min);
+        for decision in &decisions {
+            assert!(decision.lower_bound.unwrap() <= best + 1e-9);
+            let again = Evaluator::new(&file.problem, &file.objective).objective(&decision.assignment);
+            assert!((again - decision.objective).abs() < 1e-12);
+        }
+    }
+}
