@@ -13,6 +13,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("routing", &["units", "domain"]),
     ("planning", &["units", "domain", "routing"]),
     ("problem_file", &["units", "domain", "routing"]),
+    ("simulate", &["units", "domain", "routing", "planning"]),
     ("endpoint", &["units", "domain", "telemetry"]),
     ("profiler", &["units", "domain", "endpoint", "telemetry"]),
     (
@@ -63,6 +64,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "config",
             "app",
             "cpu_time",
+            "simulate",
         ],
     ),
     ("main", &["cli"]),
@@ -72,7 +74,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 const ERRORS_ONLY: &[(&str, &str)] = &[("request_manager", "routing"), ("proxy", "routing")];
 
 /// Modules whose outcome depends on their arguments alone.
-const PURE: &[&str] = &["units", "domain", "routing", "planning"];
+const PURE: &[&str] = &["units", "domain", "routing", "planning", "simulate"];
 
 /// What a pure module must not mention.
 const IMPURE: &[&str] = &[

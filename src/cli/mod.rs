@@ -30,7 +30,7 @@ enum Command {
     /// Solve a routing problem from a file.
     Solve(solve::SolveArgs),
     /// Try policies on recorded prompts, without a single model running.
-    Simulate(simulate::SimulateArgs),
+    Simulate(Box<simulate::SimulateArgs>),
     /// Fill the quality store and show what it holds.
     Quality(quality::QualityArgs),
 }

@@ -1,8 +1,9 @@
 //! Independent batches on an idle fleet: the paper's controlled comparison (Tables V–VII, Fig. 2, 6, 7).
 //!
-//! Every method assigns the same batches from the predicted tables; the assignments are judged twice, by
-//! what really was and by the predictions themselves (as the paper does: one BatchEvaluator for both). J is
-//! min–max over the compared methods batch by batch (Eq. 6 over the set under comparison), then averaged.
+//! Every method assigns the same batches from the predicted tables; the assignments are judged twice: by the
+//! predictions themselves (as the paper does: one BatchEvaluator decides and judges) and by what really was.
+//! J is min–max over the compared methods batch by batch (Eq. 6 over the set under comparison), then
+//! averaged.
 
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
@@ -42,23 +43,31 @@ pub struct Terms {
     pub time: f64,
 }
 
-/// How one method did, averaged over the batches.
+/// The assignments of one method under one set of figures, averaged over the batches.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct Judgement {
+    /// Weighted sum of the normalised terms; lower is better.
+    #[serde(rename = "J")]
+    pub objective: f64,
+    /// Half the width of its 95 % confidence interval.
+    #[serde(rename = "J_ci95")]
+    pub objective_ci95: f64,
+    /// Terms scaled to `[0, 1]` over the compared methods, batch by batch.
+    #[serde(rename = "normalized")]
+    pub normalised: Terms,
+    /// Quality loss, US dollars, joules and seconds of a batch.
+    pub raw: Terms,
+}
+
+/// How one method did.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchOutcome {
     /// Name of the method.
     pub name: String,
-    /// J by what really was.
-    pub objective: f64,
-    /// Half the width of its 95 % confidence interval.
-    pub objective_ci95: f64,
-    /// Terms scaled to `[0, 1]` over the compared methods.
-    pub normalised: Terms,
-    /// Terms as they really were.
-    pub raw: Terms,
-    /// J by the router's own predictions.
-    pub predicted_objective: f64,
-    /// Terms as predicted.
-    pub predicted_raw: Terms,
+    /// By the router's predictions, as the paper judges: one BatchEvaluator decides and judges.
+    pub predicted: Judgement,
+    /// By what really was.
+    pub truth: Judgement,
     /// J under the bounds fixed for each batch, by predictions: what the solvers minimise, comparable
     /// between runs with other methods.
     pub solver_objective: f64,
@@ -70,8 +79,8 @@ pub struct BatchOutcome {
 
 /// What one method did with one batch.
 struct Sample {
-    raw: Terms,
-    predicted_raw: Terms,
+    predicted: Terms,
+    truth: Terms,
     solver_objective: f64,
     decision_s: f64,
 }
@@ -103,13 +112,10 @@ pub fn run(
         }
         on_batch();
     }
-    let weights = params.weights;
-    let objectives = normalised(&samples, weights, |sample| sample.raw);
-    let predicted_objectives = normalised(&samples, weights, |sample| sample.predicted_raw);
-    let outcomes = methods.iter().zip(&samples).zip(objectives.iter().zip(&predicted_objectives));
-    Ok(outcomes
-        .map(|((method, samples), (judged, predicted))| outcome(method, samples, judged, predicted))
-        .collect())
+    let judge = |raw: fn(&Sample) -> Terms| judgements(&samples, params.weights, raw);
+    let judged = judge(|sample| sample.predicted).into_iter().zip(judge(|sample| sample.truth));
+    let outcomes = methods.iter().zip(&samples).zip(judged);
+    Ok(outcomes.map(|((method, samples), judged)| outcome(method, samples, judged)).collect())
 }
 
 /// `n` of `of` rows in random order.
@@ -136,61 +142,58 @@ fn sample(
     let objective = Objective::batch(predicted);
     let mut evaluator = Evaluator::new(predicted, &objective);
     let solver_objective = evaluator.objective(&assignment);
-    let predicted_raw = terms(&evaluator.raw(&assignment));
+    let as_predicted = terms(&evaluator.raw(&assignment));
     // Raw terms do not depend on the objective.
-    let raw = terms(&Evaluator::new(actual, &objective).raw(&assignment));
-    Ok(Sample { raw, predicted_raw, solver_objective, decision_s })
+    let truth = terms(&Evaluator::new(actual, &objective).raw(&assignment));
+    Ok(Sample { predicted: as_predicted, truth, solver_objective, decision_s })
 }
 
 fn terms(raw: &RawTerms) -> Terms {
     Terms { quality: raw.quality_loss, cost: raw.cost.get(), energy: raw.energy.get(), time: raw.time.get() }
 }
 
-/// Scaled terms and J of one batch.
-struct Judged {
-    terms: Terms,
-    objective: f64,
-}
-
-/// Eq. 6 over the methods, batch by batch; one list of batches per method.
-fn normalised(samples: &[Vec<Sample>], weights: Weights, raw: impl Fn(&Sample) -> Terms) -> Vec<Vec<Judged>> {
+/// Eq. 6 over the methods, batch by batch; one judgement per method.
+fn judgements(samples: &[Vec<Sample>], weights: Weights, raw: fn(&Sample) -> Terms) -> Vec<Judgement> {
     let batches = samples.first().map_or(0, Vec::len);
-    let mut judged: Vec<Vec<Judged>> = samples.iter().map(|_| Vec::with_capacity(batches)).collect();
+    let mut normalised: Vec<Vec<Terms>> = samples.iter().map(|_| Vec::with_capacity(batches)).collect();
     for batch in 0..batches {
         let over = |term: fn(&Terms) -> f64| {
             TermRange::over(samples.iter().map(|of_method| term(&raw(&of_method[batch]))))
         };
         let (quality, cost) = (over(|t| t.quality), over(|t| t.cost));
         let (energy, time) = (over(|t| t.energy), over(|t| t.time));
-        for (of_method, judged) in samples.iter().zip(&mut judged) {
+        for (of_method, normalised) in samples.iter().zip(&mut normalised) {
             let raw = raw(&of_method[batch]);
-            let terms = Terms {
+            normalised.push(Terms {
                 quality: quality.normalise(raw.quality),
                 cost: cost.normalise(raw.cost),
                 energy: energy.normalise(raw.energy),
                 time: time.normalise(raw.time),
-            };
-            let objective = weights.quality * terms.quality
-                + weights.cost * terms.cost
-                + weights.energy * terms.energy
-                + weights.time * terms.time;
-            judged.push(Judged { terms, objective });
+            });
         }
     }
-    judged
+    let judgement = |(samples, normalised): (&Vec<Sample>, &Vec<Terms>)| {
+        let objectives: Vec<f64> = normalised.iter().map(|terms| weighted(terms, weights)).collect();
+        Judgement {
+            objective: mean(&objectives),
+            objective_ci95: ci95_half(&objectives),
+            normalised: mean_terms(normalised.iter().copied()),
+            raw: mean_terms(samples.iter().map(raw)),
+        }
+    };
+    samples.iter().zip(&normalised).map(judgement).collect()
 }
 
-fn outcome(method: &Method, samples: &[Sample], judged: &[Judged], predicted: &[Judged]) -> BatchOutcome {
-    let objectives: Vec<f64> = judged.iter().map(|j| j.objective).collect();
+fn weighted(terms: &Terms, w: Weights) -> f64 {
+    w.quality * terms.quality + w.cost * terms.cost + w.energy * terms.energy + w.time * terms.time
+}
+
+fn outcome(method: &Method, samples: &[Sample], (predicted, truth): (Judgement, Judgement)) -> BatchOutcome {
     let decisions: Vec<f64> = samples.iter().map(|s| s.decision_s).collect();
     BatchOutcome {
         name: method.name().to_owned(),
-        objective: mean(&objectives),
-        objective_ci95: ci95_half(&objectives),
-        normalised: mean_terms(judged.iter().map(|j| j.terms)),
-        raw: mean_terms(samples.iter().map(|s| s.raw)),
-        predicted_objective: mean(&predicted.iter().map(|j| j.objective).collect::<Vec<_>>()),
-        predicted_raw: mean_terms(samples.iter().map(|s| s.predicted_raw)),
+        predicted,
+        truth,
         solver_objective: mean(&samples.iter().map(|s| s.solver_objective).collect::<Vec<_>>()),
         decision: Seconds(mean(&decisions)),
         decision_ci95_s: ci95_half(&decisions),

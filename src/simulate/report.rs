@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::domain::Weights;
-use crate::simulate::batches::{BatchOutcome, Terms};
+use crate::simulate::batches::{BatchOutcome, Judgement};
 use crate::simulate::live_outcome::{LiveOutcome, Spread};
 
 /// What every result rests on.
@@ -77,21 +77,12 @@ pub struct BatchRun {
 pub struct BatchMethod {
     /// Its name.
     pub name: String,
-    /// Weighted sum of the normalised terms, by what really was; lower is better.
-    #[serde(rename = "J")]
-    pub objective: f64,
-    /// Half the width of its 95 % confidence interval.
-    #[serde(rename = "J_ci95")]
-    pub objective_ci95: f64,
-    /// Terms scaled over the compared methods, batch by batch.
-    pub normalised: Terms,
-    /// Quality loss, US dollars, joules, seconds of a batch.
-    pub raw: Terms,
-    /// J by the router's own predictions, as the paper reports it.
-    #[serde(rename = "predicted_J")]
-    pub predicted_objective: f64,
-    /// Raw terms as predicted.
-    pub predicted_raw: Terms,
+    /// By the router's predictions, as the paper judges.
+    #[serde(flatten)]
+    pub predicted: Judgement,
+    /// By what really was.
+    #[serde(rename = "true")]
+    pub truth: Judgement,
     /// Mean J under the bounds the solvers minimise; does not depend on the other methods.
     #[serde(rename = "solver_J")]
     pub solver_objective: f64,
@@ -105,12 +96,8 @@ impl From<BatchOutcome> for BatchMethod {
     fn from(outcome: BatchOutcome) -> Self {
         Self {
             name: outcome.name,
-            objective: outcome.objective,
-            objective_ci95: outcome.objective_ci95,
-            normalised: outcome.normalised,
-            raw: outcome.raw,
-            predicted_objective: outcome.predicted_objective,
-            predicted_raw: outcome.predicted_raw,
+            predicted: outcome.predicted,
+            truth: outcome.truth,
             solver_objective: outcome.solver_objective,
             decision_ms: outcome.decision.get() * 1e3,
             decision_ms_ci95: outcome.decision_ci95_s * 1e3,
@@ -279,21 +266,21 @@ impl Header {
             None => rows.source.clone(),
         };
         // Writing to a string does not fail.
-        let _ = write!(text, "trace    {}, {} lengths\n", rows(&self.trace), self.lengths);
+        let _ = writeln!(text, "trace    {}, {} lengths", rows(&self.trace), self.lengths);
         let _ = match &self.profile {
-            Some(profile) => write!(text, "quality  {}, from {}\n", self.quality, rows(profile)),
+            Some(profile) => writeln!(text, "quality  {}, from {}", self.quality, rows(profile)),
             None => {
-                write!(text, "quality  {}: the router knows scores and lengths beforehand\n", self.quality)
+                writeln!(text, "quality  {}: the router knows scores and lengths beforehand", self.quality)
             }
         };
         let w = &self.weights;
-        let _ = write!(
+        let _ = writeln!(
             text,
-            "weights  quality {}, cost {}, energy {}, time {}\n",
+            "weights  quality {}, cost {}, energy {}, time {}",
             w.quality, w.cost, w.energy, w.time
         );
         for assumption in &self.assumptions {
-            let _ = write!(text, "assumed  {assumption}\n");
+            let _ = writeln!(text, "assumed  {assumption}");
         }
         text
     }
@@ -307,30 +294,35 @@ fn csv_cell(cell: &str) -> String {
     }
 }
 
+const BATCH_COLUMNS: [&str; 10] = [
+    "J",
+    "J_ci95",
+    "quality_normalized",
+    "cost_normalized",
+    "energy_normalized",
+    "time_normalized",
+    "quality_loss",
+    "cost_usd",
+    "energy_j",
+    "time_s",
+];
+
 fn batch_rows(runs: &[BatchRun]) -> Vec<Vec<String>> {
-    let names = "batch_size,batches,copies,destinations,method,J,J_ci95,quality_normalised,cost_normalised,energy_normalised,time_normalised,quality_loss,cost_usd,energy_j,time_s,predicted_J,solver_J,decision_ms";
-    let mut rows = vec![names.split(',').map(str::to_owned).collect()];
+    let names = |prefix: &'static str| BATCH_COLUMNS.iter().map(move |name| format!("{prefix}{name}"));
+    let of_run = ["batch_size", "batches", "copies", "destinations", "method"].map(str::to_owned);
+    let rest = ["solver_J", "decision_ms"].map(str::to_owned);
+    let mut rows = vec![of_run.into_iter().chain(names("")).chain(names("true_")).chain(rest).collect()];
+    let numbers = |judged: &Judgement| {
+        let (n, r) = (judged.normalised, judged.raw);
+        let scaled = [judged.objective, judged.objective_ci95, n.quality, n.cost, n.energy, n.time];
+        scaled.into_iter().chain([r.quality, r.cost, r.energy, r.time]).map(|x| x.to_string())
+    };
     for run in runs {
-        let sizes = [run.batch_size, run.batches, run.copies, run.destinations];
+        let sizes = [run.batch_size, run.batches, run.copies, run.destinations].map(|n| n.to_string());
         rows.extend(run.methods.iter().map(|m| {
-            let (n, r) = (&m.normalised, &m.raw);
-            let numbers = [
-                m.objective,
-                m.objective_ci95,
-                n.quality,
-                n.cost,
-                n.energy,
-                n.time,
-                r.quality,
-                r.cost,
-                r.energy,
-                r.time,
-                m.predicted_objective,
-                m.solver_objective,
-                m.decision_ms,
-            ];
-            let sizes = sizes.iter().map(ToString::to_string);
-            sizes.chain([m.name.clone()]).chain(numbers.iter().map(ToString::to_string)).collect()
+            let named = sizes.iter().cloned().chain([m.name.clone()]);
+            let rest = [m.solver_objective, m.decision_ms].map(|x| x.to_string());
+            named.chain(numbers(&m.predicted)).chain(numbers(&m.truth)).chain(rest).collect()
         }));
     }
     rows
@@ -356,23 +348,29 @@ fn live_rows(runs: &[LiveRun]) -> Vec<Vec<String>> {
 }
 
 fn batch_table(run: &BatchRun) -> String {
-    let mut text = format!(
-        "\n{} requests x {} destinations, mean of {} batches; lower is better\n",
-        run.batch_size, run.destinations, run.batches
-    );
     let head = ["J", "+-", "Q~", "C~", "E~", "T~", "quality loss", "USD", "joules", "seconds"];
-    let head = head.into_iter().chain(["J predicted", "J solver", "decision ms"]);
-    let body = run.methods.iter().map(|m| {
-        let (n, r) = (&m.normalised, &m.raw);
-        let fixed = |x: f64, digits: usize| format!("{x:.digits$}");
-        let scaled = [m.objective, m.objective_ci95, n.quality, n.cost, n.energy, n.time];
+    let fixed = |x: f64, digits: usize| format!("{x:.digits$}");
+    let cells = |judged: &Judgement| {
+        let (n, r) = (judged.normalised, judged.raw);
+        let scaled = [judged.objective, judged.objective_ci95, n.quality, n.cost, n.energy, n.time];
         let raw = [fixed(r.quality, 3), fixed(r.cost, 5), fixed(r.energy, 1), fixed(r.time, 3)];
-        let rest = [fixed(m.predicted_objective, 3), fixed(m.solver_objective, 4), fixed(m.decision_ms, 3)];
-        let cells = scaled.map(|x| fixed(x, 3)).into_iter().chain(raw).chain(rest);
-        (m.name.as_str(), cells.collect())
+        scaled.map(|x| fixed(x, 3)).into_iter().chain(raw)
+    };
+    let by_predictions = run.methods.iter().map(|m| {
+        let rest = [fixed(m.solver_objective, 4), fixed(m.decision_ms, 3)];
+        (m.name.as_str(), cells(&m.predicted).chain(rest).collect())
     });
-    text.push_str(&aligned(head.collect(), body.collect()));
-    text
+    let by_truth = run.methods.iter().map(|m| (m.name.as_str(), cells(&m.truth).collect()));
+    format!(
+        "\n{} requests x {} destinations, mean of {} batches; lower is better\n\
+         judged by the router's predictions, as the paper judges\n{}\
+         judged by what really was\n{}",
+        run.batch_size,
+        run.destinations,
+        run.batches,
+        aligned(head.into_iter().chain(["solver J", "decision ms"]).collect(), by_predictions.collect()),
+        aligned(head.to_vec(), by_truth.collect())
+    )
 }
 
 fn live_table(run: &LiveRun) -> String {

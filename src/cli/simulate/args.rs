@@ -72,7 +72,7 @@ pub struct SimulateArgs {
     pub(super) seed: u64,
 
     /// Scored assignments after which `memetic` stops; a count, so that results do not depend on the machine
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(super) evaluations: u64,
 
     /// How to print it

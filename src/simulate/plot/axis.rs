@@ -33,7 +33,8 @@ impl Axis {
             return Self::from_zero(max, pixels);
         }
         let (low, high) = (min.log10().floor(), max.log10().ceil());
-        let ticks = (0..).map(|i| low + f64::from(i)).take_while(|power| *power <= high).map(|p| 10_f64.powf(p));
+        let ticks =
+            (0..).map(|i| low + f64::from(i)).take_while(|power| *power <= high).map(|p| 10_f64.powf(p));
         Self { is_log: true, range: [10_f64.powf(low), 10_f64.powf(high)], pixels, ticks: ticks.collect() }
     }
 
@@ -78,6 +79,17 @@ pub(super) fn short(value: f64) -> String {
     text
 }
 
+/// A number in three significant digits, as bars are labelled.
+pub(super) fn labelled(value: f64) -> String {
+    let magnitude = value.abs();
+    if !(1e-4..1e4).contains(&magnitude) {
+        return short(value);
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 6 decimals")]
+    let decimals = (2.0 - magnitude.log10().floor()).clamp(0.0, 6.0) as usize;
+    format!("{value:.decimals$}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,17 +97,25 @@ mod tests {
     #[test]
     fn ticks_are_round_and_cover_the_values() {
         let axis = Axis::from_zero(0.37, [0.0, 100.0]);
-        assert_eq!(axis.ticks.iter().map(|t| short(*t)).collect::<Vec<_>>(), ["0", "0.1", "0.2", "0.3", "0.4"]);
+        assert_eq!(
+            axis.ticks.iter().map(|t| short(*t)).collect::<Vec<_>>(),
+            ["0", "0.1", "0.2", "0.3", "0.4"]
+        );
         assert!((axis.at(0.2) - 50.0).abs() < 1e-9);
         let axis = Axis::around(&[0.02, 3.0], [100.0, 0.0]);
         assert_eq!(axis.ticks.iter().map(|t| short(*t)).collect::<Vec<_>>(), ["0.01", "0.1", "1", "10"]);
         assert!((axis.at(0.1) - 200.0 / 3.0).abs() < 1e-9);
-        assert!((Axis::over(&[7.0], false, [0.0, 10.0]).at(7.0) - 5.0).abs() < 1e-9, "one value is in the middle");
+        assert!(
+            (Axis::over(&[7.0], false, [0.0, 10.0]).at(7.0) - 5.0).abs() < 1e-9,
+            "one value is in the middle"
+        );
     }
 
     #[test]
     fn numbers_are_short() {
         let texts = [0.0, 1234.0, 12_345.0, 0.5, 2.25, 0.00731, 1e-5].map(short);
         assert_eq!(texts, ["0", "1234", "12k", "0.5", "2.25", "0.0073", "1e-5"]);
+        let texts = [0.0, 0.1146, 0.118, 1.0, 16.03, 5024.4, 0.008_58, 23_456.0].map(labelled);
+        assert_eq!(texts, ["0", "0.115", "0.118", "1.00", "16.0", "5024", "0.00858", "23k"]);
     }
 }

@@ -4,6 +4,7 @@ mod axis;
 mod panel;
 mod svg;
 
+use crate::simulate::batches::{Judgement, Terms};
 use crate::simulate::methods::{PER_REQUEST, QUALITY_ONLY};
 use crate::simulate::report::{BatchMethod, BatchRun, Header, LiveMethod, LiveRun, Report, Runs};
 use panel::{Bar, Content, Group, Line, Panel};
@@ -47,9 +48,11 @@ struct Figure {
 
 impl Figure {
     fn draw(&self) -> String {
-        let row_height = |row: &Vec<Panel>| row.iter().map(Panel::height).fold(0.0, f64::max) + PANEL_GAP / 2.0;
+        let row_height =
+            |row: &Vec<Panel>| row.iter().map(Panel::height).fold(0.0, f64::max) + PANEL_GAP / 2.0;
         let legend = self.legend_lines();
-        let height = HEAD + self.rows.iter().map(row_height).sum::<f64>() + legend.len() as f64 * LEGEND + 16.0;
+        let height =
+            HEAD + self.rows.iter().map(row_height).sum::<f64>() + legend.len() as f64 * LEGEND + 16.0;
         let mut svg = Svg::new(self.width, height);
         svg.text([MARGIN, 30.0], &self.title, Style::title());
         svg.text([MARGIN, 48.0], &self.note, Style::soft(Anchor::Start));
@@ -148,59 +151,79 @@ fn batch_charts(header: &Header, run: &BatchRun) -> Vec<Chart> {
     charts
 }
 
+/// Two bars a method: by the router's predictions, and by what really was.
 fn bars_of<'a>(
     methods: impl Iterator<Item = &'a BatchMethod>,
-    value: impl Fn(&BatchMethod) -> (f64, f64),
+    value: impl Fn(&Judgement) -> (f64, f64),
 ) -> Content {
     let group = |method: &BatchMethod| {
-        let (value, half) = value(method);
-        Group { label: method.name.clone(), bars: vec![Bar { value, half, colour: colour(&method.name) }] }
+        let bar = |judged: &Judgement, colour| {
+            let (value, half) = value(judged);
+            Bar { value, half, colour }
+        };
+        let bars = vec![bar(&method.predicted, colour(&method.name)), bar(&method.truth, TRUTH_COLOUR)];
+        Group { label: method.name.clone(), bars }
     };
     Content::Bars(methods.map(group).collect())
 }
 
+const TRUTH_COLOUR: &str = "#C4C4C4";
+
+fn judgement_legend() -> Vec<(String, &'static str)> {
+    let entries =
+        [("coloured: by the router's predictions", "#0072B2"), ("grey: by what really was", TRUTH_COLOUR)];
+    entries.map(|(name, colour)| (name.to_owned(), colour)).to_vec()
+}
+
 /// Fig. 4.
 fn objective_figure(header: &Header, run: &BatchRun) -> Figure {
-    let content = bars_of(run.methods.iter(), |m| (m.objective, m.objective_ci95));
+    let content = bars_of(run.methods.iter(), |j| (j.objective, j.objective_ci95));
     let title = "J: weighted terms, each scaled over these methods (lower is better, 95 % CI)";
     Figure {
         title: "Weighted objective".to_owned(),
         note: batch_note(header, run),
         rows: vec![vec![Panel { title, content }]],
-        legend: Vec::new(),
+        legend: judgement_legend(),
         width: 720.0,
     }
 }
 
 /// Fig. 5.
 fn raw_figure(header: &Header, run: &BatchRun) -> Figure {
-    let panel = |title, value: fn(&BatchMethod) -> f64| Panel {
+    let panel = |title, value: fn(&Terms) -> f64| Panel {
         title,
-        content: bars_of(run.methods.iter(), |m| (value(m), 0.0)),
+        content: bars_of(run.methods.iter(), |j| (value(&j.raw), 0.0)),
     };
     Figure {
         title: "Raw metrics of a batch".to_owned(),
         note: batch_note(header, run),
         rows: vec![
-            vec![panel("Quality loss", |m| m.raw.quality), panel("Money, USD", |m| m.raw.cost)],
-            vec![panel("Energy, joules", |m| m.raw.energy), panel("Completion time, seconds", |m| m.raw.time)],
+            vec![panel("Quality loss", |raw| raw.quality), panel("Money, USD", |raw| raw.cost)],
+            vec![
+                panel("Energy, joules", |raw| raw.energy),
+                panel("Completion time, seconds", |raw| raw.time),
+            ],
         ],
-        legend: Vec::new(),
+        legend: judgement_legend(),
         width: 900.0,
     }
 }
 
+/// A term's name and value.
+type NamedTerm = (&'static str, fn(&Terms) -> f64);
+
 /// Fig. 1.
 fn quality_only_figure(header: &Header, run: &BatchRun, methods: [&BatchMethod; 2]) -> Figure {
-    let terms: [(&str, fn(&BatchMethod) -> f64); 4] = [
-        ("quality loss", |m| m.raw.quality),
-        ("money", |m| m.raw.cost),
-        ("energy", |m| m.raw.energy),
-        ("completion time", |m| m.raw.time),
+    let terms: [NamedTerm; 4] = [
+        ("quality loss", |raw| raw.quality),
+        ("money", |raw| raw.cost),
+        ("energy", |raw| raw.energy),
+        ("completion time", |raw| raw.time),
     ];
-    let group = |(label, value): &(&str, fn(&BatchMethod) -> f64)| {
-        let max = methods.iter().map(|m| value(m)).fold(f64::MIN_POSITIVE, f64::max);
-        let bar = |m: &&BatchMethod| Bar { value: value(m) / max, half: 0.0, colour: colour(&m.name) };
+    let group = |(label, value): &NamedTerm| {
+        let max = methods.iter().map(|m| value(&m.truth.raw)).fold(f64::MIN_POSITIVE, f64::max);
+        let bar =
+            |m: &&BatchMethod| Bar { value: value(&m.truth.raw) / max, half: 0.0, colour: colour(&m.name) };
         Group { label: (*label).to_owned(), bars: methods.iter().map(bar).collect() }
     };
     let content = Content::Bars(terms.iter().map(group).collect());
@@ -208,7 +231,10 @@ fn quality_only_figure(header: &Header, run: &BatchRun, methods: [&BatchMethod; 
     Figure {
         title: "Routing by quality alone and by four metrics".to_owned(),
         note: batch_note(header, run),
-        rows: vec![vec![Panel { title: "Share of the larger value (lower is better)", content }]],
+        rows: vec![vec![Panel {
+            title: "What really was, as a share of the larger value (lower is better)",
+            content,
+        }]],
         legend: names.iter().zip(methods).map(|(name, m)| ((*name).to_owned(), colour(&m.name))).collect(),
         width: 720.0,
     }
@@ -218,18 +244,16 @@ fn quality_only_figure(header: &Header, run: &BatchRun, methods: [&BatchMethod; 
 fn per_request_figure(header: &Header, run: &BatchRun) -> Figure {
     let shown = [PER_REQUEST, "greedy", "memetic_paper", "memetic"];
     let methods = || shown.iter().filter_map(|name| run.methods.iter().find(|method| method.name == *name));
-    let panel = |title, value: fn(&BatchMethod) -> f64| Panel {
-        title,
-        content: bars_of(methods(), |m| (value(m), 0.0)),
-    };
+    let panel =
+        |title, value: fn(&Judgement) -> (f64, f64)| Panel { title, content: bars_of(methods(), value) };
     Figure {
         title: "Each request alone, or the batch together".to_owned(),
         note: batch_note(header, run),
         rows: vec![
-            vec![panel("Completion time of the batch, seconds (lower is better)", |m| m.raw.time)],
-            vec![panel("J (lower is better)", |m| m.objective)],
+            vec![panel("Completion time of the batch, seconds (lower is better)", |j| (j.raw.time, 0.0))],
+            vec![panel("J (lower is better, 95 % CI)", |j| (j.objective, j.objective_ci95))],
         ],
-        legend: Vec::new(),
+        legend: judgement_legend(),
         width: 720.0,
     }
 }
@@ -254,7 +278,7 @@ fn scaling_chart(report: &Report, runs: &[BatchRun]) -> Chart {
         title: if is_by_destinations { "More destinations" } else { "Larger batches" }.to_owned(),
         note: note(&report.header, &format!("{} batches each, 95 % CI", runs[0].batches)),
         rows: vec![vec![
-            panel("J (lower is better)", |m| (m.objective, m.objective_ci95)),
+            panel("J (lower is better)", |m| (m.predicted.objective, m.predicted.objective_ci95)),
             panel("Decision, CPU milliseconds", |m| (m.decision_ms, m.decision_ms_ci95)),
         ]],
         legend: legend(runs[0].methods.iter().map(|method| method.name.as_str())),
@@ -309,7 +333,10 @@ fn load_chart(header: &Header, runs: &[LiveRun]) -> Chart {
     };
     let figure = Figure {
         title: "Latency and realised J over load".to_owned(),
-        note: note(header, &format!("{} requests each, {} destinations", runs[0].requests, runs[0].destinations)),
+        note: note(
+            header,
+            &format!("{} requests each, {} destinations", runs[0].requests, runs[0].destinations),
+        ),
         rows: vec![
             vec![
                 panel("Latency, mean, seconds", |m| m.latency_s.mean),

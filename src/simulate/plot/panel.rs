@@ -1,6 +1,6 @@
 //! The two kinds of panel: horizontal bars and lines with confidence bands.
 
-use super::axis::{Axis, short};
+use super::axis::{Axis, labelled, short};
 use super::svg::{Anchor, GRID, SOFT_INK, Style, Svg, text_width};
 
 /// One bar.
@@ -80,7 +80,7 @@ fn draw_bars(svg: &mut Svg, groups: &[Group], [x, top]: [f64; 2], width: f64) {
     let bars = || groups.iter().flat_map(|group| &group.bars);
     let max = bars().map(|bar| bar.value + bar.half).fold(0.0, f64::max);
     // Room for the longest value behind its bar.
-    let value_width = bars().map(|bar| text_width(&short(bar.value), 11.0)).fold(0.0, f64::max) + 12.0;
+    let value_width = bars().map(|bar| text_width(&labelled(bar.value), 11.0)).fold(0.0, f64::max) + 12.0;
     let axis = Axis::from_zero(max, [x + label_width, x + width - value_width]);
     let bottom = top + groups.iter().map(group_height).sum::<f64>();
     for tick in &axis.ticks {
@@ -101,7 +101,7 @@ fn draw_bars(svg: &mut Svg, groups: &[Group], [x, top]: [f64; 2], width: f64) {
                 svg.line([from, whisker_y], [to, whisker_y], SOFT_INK, 1.2);
                 text_at = to;
             }
-            svg.text([text_at + 5.0, y + BAR - 3.5], &short(bar.value), Style::soft(Anchor::Start));
+            svg.text([text_at + 5.0, y + BAR - 3.5], &labelled(bar.value), Style::soft(Anchor::Start));
             y += BAR + BAR_GAP;
         }
         y += GROUP_GAP;
@@ -137,17 +137,15 @@ fn draw_lines(svg: &mut Svg, lines: &[Line], frame: &Frame, is_x_log: bool) {
     }
     svg.line([frame.left, frame.bottom], [frame.right, frame.bottom], SOFT_INK, 1.0);
     for line in lines.iter().filter(|line| line.points.iter().any(|[.., half]| *half > 0.0)) {
-        let edge = |sign: f64| {
-            move |[x, y, half]: &[f64; 3]| [*x, y + sign * half]
-        };
+        let edge = |sign: f64| move |[x, y, half]: &[f64; 3]| [*x, y + sign * half];
         let upper = line.points.iter().map(edge(1.0));
         let lower = line.points.iter().rev().map(edge(-1.0));
         let around: Vec<_> = upper.chain(lower).map(|[x, y]| [x_axis.at(x), y_axis.at(y)]).collect();
         svg.band(&around, line.colour);
     }
-    // The strong ones last, on top.
+    // The strong ones last, on top, the first of all above everything.
     for is_strong in [false, true] {
-        for line in lines.iter().filter(|line| line.is_strong == is_strong) {
+        for line in lines.iter().rev().filter(|line| line.is_strong == is_strong) {
             let at: Vec<_> = line.points.iter().map(|[x, y, _]| [x_axis.at(*x), y_axis.at(*y)]).collect();
             svg.polyline(&at, line.colour, if is_strong { 2.6 } else { 1.6 });
             at.iter().for_each(|point| svg.circle(*point, if is_strong { 4.0 } else { 3.0 }, line.colour));

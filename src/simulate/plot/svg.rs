@@ -134,5 +134,5 @@ fn escaped(text: &str) -> String {
 
 /// About how wide a text is; charts leave room by it.
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
-    text.chars().count() as f64 * size * 0.56
+    text.chars().count() as f64 * size * 0.6
 }
