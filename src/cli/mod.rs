@@ -29,7 +29,7 @@ enum Command {
     CheckConfig(check_config::CheckConfigArgs),
     /// Solve a routing problem from a file.
     Solve(solve::SolveArgs),
-    /// Try policies on recorded prompts, without a single model running.
+    // Its own documentation is the help text.
     Simulate(Box<simulate::SimulateArgs>),
     /// Fill the quality store and show what it holds.
     Quality(quality::QualityArgs),
