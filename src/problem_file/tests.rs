@@ -1,3 +1,5 @@
+//! Reading and writing problem files: faults with their places, exact round trips.
+
 use serde_json::{Value, json};
 
 use crate::domain::{DestinationOrd, NodeClass, Weights};

@@ -1,3 +1,5 @@
+//! Golden values of the baselines, worked by hand.
+
 use crate::domain::{DestinationOrd, NodeClass};
 use crate::routing::testing::random_tables;
 use crate::routing::{

@@ -29,7 +29,7 @@ const DUAL_STARTS: usize = 5;
 /// Starts that descend by chains too before the rounds begin.
 const FULL_STARTS: usize = 3;
 /// One round in this many kicks a member; the others cross two.
-const KICK_ONE_IN: u32 = 3;
+const KICK_ONE_IN: u32 = 2;
 /// Only the best are kicked.
 const KICKED_MEMBERS: usize = 3;
 /// Random genes of a kick.
