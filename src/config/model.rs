@@ -20,7 +20,7 @@ pub(super) struct Model {
 }
 
 /// Reads a model: `name` (required), `upstream` (default the name), `parameters_b` 0.001 to 100000 (used for
-/// default throughput), `context_tokens` 1 to 100000000 (8192), `capabilities` ([chat]), `price` (0),
+/// default throughput), `context_tokens` 1 to 100000000 (8192), `capabilities` (`[chat]`), `price` (0),
 /// `throughput`, `quality_prior` 0 to 1 (0.5). `None` without a usable name.
 pub(super) fn read_model(s: &mut Section<'_>, kind: EndpointKind, class: NodeClass) -> Option<Model> {
     let name = s.require("name", "the name clients ask for").and_then(|field| model_name(&field));
