@@ -83,6 +83,7 @@ impl App {
             auth: auth(&config),
             readiness: readiness.clone(),
             body_bytes_max: config.limits.max_body_bytes,
+            body_total: config.limits.request_deadline,
             policy: policy_name,
             echo_model: config.response_model == ResponseModel::Echo,
         });
@@ -188,18 +189,28 @@ impl Stopper {
 struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
 }
 
 impl Signals {
     fn new() -> anyhow::Result<Self> {
         let listen = |kind| signal(kind).context("cannot listen for signals");
-        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hangup: listen(SignalKind::hangup())?,
+        })
     }
 
     async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return "SIGTERM",
+                _ = self.interrupt.recv() => return "SIGINT",
+                _ = self.hangup.recv() => {
+                    warn!("SIGHUP ignored: this version does not reload; restart it for a new configuration");
+                }
+            }
         }
     }
 }

@@ -142,6 +142,12 @@ fn import(args: &ImportArgs) -> anyhow::Result<ExitCode> {
             args.trace.display()
         );
     }
+    if summary.is_cut {
+        anyhow::bail!(
+            "{} could not be read to its end: what was read is stored; import it again once it is whole",
+            args.trace.display()
+        );
+    }
     let n_prompts = store.stats()?.prompts;
     writeln!(out, "{}: {n_prompts} prompts", args.store.display())?;
     if n_prompts < PROMPTS_ADVISED {

@@ -136,10 +136,12 @@ impl EndpointPool {
         (0u32..).map(EndpointOrd).zip(&self.endpoints)
     }
 
-    /// Host and port of an endpoint, for keeping them out of what clients read.
-    #[must_use]
-    pub fn authority(&self, endpoint: EndpointOrd) -> &str {
-        self.endpoints[endpoint.idx()].authority.as_str()
+    /// What must be kept out of what clients read: an endpoint's host and port, and its key.
+    pub fn secrets(&self, endpoint: EndpointOrd) -> impl Iterator<Item = &str> {
+        let spec = &self.endpoints[endpoint.idx()];
+        let key = spec.api_key.as_ref().and_then(|value| value.to_str().ok());
+        let key = key.map(|value| value.strip_prefix("Bearer ").unwrap_or(value));
+        key.into_iter().chain([spec.authority.as_str()])
     }
 
     /// Posts a JSON body to `suffix` (for example `/chat/completions`) below the endpoint's base path.

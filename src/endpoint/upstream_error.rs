@@ -10,6 +10,9 @@ use super::json;
 /// Longest message that is passed on; validation errors may repeat the whole request.
 pub const MESSAGE_BYTES_MAX: usize = 8 << 10;
 
+/// Longest `type`, `code` or `param` that is passed on: they are words.
+const WORD_BYTES_MAX: usize = 256;
+
 /// An endpoint's error in OpenAI's terms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamError {
@@ -48,10 +51,16 @@ impl UpstreamError {
         Said { message: Some(format!("the endpoint {what}")), ..Said::default() }.into_error(None)
     }
 
-    /// Replaces every `secret` (the endpoint's URL, host or key) in the message.
+    /// Replaces every `secret` (the endpoint's host or key) wherever the endpoint wrote it.
     pub fn redact(&mut self, secret: &str) {
-        if !secret.is_empty() && self.message.contains(secret) {
-            self.message = self.message.replace(secret, "(endpoint)");
+        if secret.is_empty() {
+            return;
+        }
+        let texts = [&mut self.message, &mut self.kind].into_iter();
+        for text in texts.chain(self.code.as_mut()).chain(self.param.as_mut()) {
+            if text.contains(secret) {
+                *text = text.replace(secret, "(endpoint)");
+            }
         }
     }
 }
@@ -112,8 +121,9 @@ impl Said {
             Some(message) => bounded(message),
             None => format!("the endpoint answered with status {} and no message", status.as_u16()),
         };
-        let kind = self.kind.unwrap_or_else(|| kind_of(status).to_owned());
-        UpstreamError { status, message, kind, code: self.code, param: self.param }
+        let short = |text: Option<String>| text.filter(|text| text.len() <= WORD_BYTES_MAX);
+        let kind = short(self.kind).unwrap_or_else(|| kind_of(status).to_owned());
+        UpstreamError { status, message, kind, code: short(self.code), param: short(self.param) }
     }
 }
 
@@ -236,6 +246,21 @@ mod tests {
         assert_eq!(error.message, "no model at (endpoint)/v1 or (endpoint)");
         let long = read(400, &format!(r#"{{"error":"x{}"}}"#, "é".repeat(MESSAGE_BYTES_MAX)));
         assert_eq!(long.message.len(), MESSAGE_BYTES_MAX - 1 + '…'.len_utf8());
+    }
+
+    #[test]
+    fn secrets_are_removed_from_every_part_and_words_are_bounded() {
+        let body = r#"{"error":{"message":"key sk-1","type":"sk-1","code":"csk-1","param":"p/sk-1"}}"#;
+        let mut error = read(400, body);
+        error.redact("sk-1");
+        assert_eq!((error.message.as_str(), error.kind.as_str()), ("key (endpoint)", "(endpoint)"));
+        assert_eq!(
+            (error.code.as_deref(), error.param.as_deref()),
+            (Some("c(endpoint)"), Some("p/(endpoint)"))
+        );
+        let word = "x".repeat(WORD_BYTES_MAX + 1);
+        let error = read(400, &format!(r#"{{"error":{{"message":"m","type":"{word}","code":"{word}"}}}}"#));
+        assert_eq!((error.kind.as_str(), error.code), ("invalid_request_error", None));
     }
 
     #[test]

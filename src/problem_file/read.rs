@@ -22,7 +22,7 @@ pub const FILE_BYTES_MAX: u64 = 256 << 20;
 pub enum ProblemFileError {
     /// Not JSON, or not of this format: syntax, unknown field, missing field, wrong type.
     #[error("not a {SCHEMA} file: {0}{hint}", hint = hint(.0))]
-    Json(#[from] serde_json::Error),
+    Json(serde_json::Error),
     /// Another schema.
     #[error("schema is {0:?}; this version reads {SCHEMA:?}")]
     Schema(String),
@@ -50,6 +50,13 @@ pub enum ProblemFileError {
     /// Tables that are no valid problem.
     #[error(transparent)]
     Problem(#[from] ProblemError),
+}
+
+impl From<serde_json::Error> for ProblemFileError {
+    /// The message holds all that serde_json says, so it is no source to print again.
+    fn from(error: serde_json::Error) -> Self {
+        Self::Json(error)
+    }
 }
 
 fn hint(error: &serde_json::Error) -> &'static str {

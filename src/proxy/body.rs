@@ -11,25 +11,36 @@ use super::openai::ApiError;
 
 /// Longest pause in the arrival of a body.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// How much of an oversized body is read and thrown away. Clients send before they read: one whose
+/// How much of a refused body is read and thrown away, and for how long. Clients send before they read: one whose
 /// connection is closed in its face sees a broken pipe and tries again instead of reading why.
 const DISCARDED_BYTES_MAX: usize = 64 << 20;
+const DISCARDED_FOR_MAX: Duration = Duration::from_secs(30);
 
 /// What is allowed of a body.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BodyRules {
     /// Largest size.
     pub(super) bytes_max: usize,
+    /// Longest time from its first byte to its last.
+    pub(super) total: Duration,
     /// Its client waits for `100 Continue`, which is sent by beginning to read.
     pub(super) awaits_continue: bool,
 }
 
 /// Reads a body whole.
-pub(super) async fn read<B>(mut body: B, rules: BodyRules) -> Result<Bytes, ApiError>
+pub(super) async fn read<B>(body: B, rules: BodyRules) -> Result<Bytes, ApiError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let BodyRules { bytes_max, awaits_continue } = rules;
+    let total = rules.total;
+    timeout(total, read_parts(body, rules)).await.map_err(|_| ApiError::request_timeout(total))?
+}
+
+async fn read_parts<B>(mut body: B, rules: BodyRules) -> Result<Bytes, ApiError>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let BodyRules { bytes_max, awaits_continue, .. } = rules;
     let is_declared_too_large = body.size_hint().lower() > bytes_max as u64;
     if is_declared_too_large && awaits_continue {
         return Err(ApiError::payload_too_large(bytes_max));
@@ -72,16 +83,21 @@ where
     }
 }
 
-async fn discard<B>(mut body: B)
+/// Reads on within bounds and keeps nothing, so that the client comes to read why it was refused.
+pub(super) async fn discard<B>(mut body: B)
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let mut n_bytes = 0;
-    while n_bytes < DISCARDED_BYTES_MAX
-        && let Ok(Some(part)) = next_part(&mut body).await
-    {
-        n_bytes += part.len();
-    }
+    let reading = async {
+        let mut n_bytes = 0;
+        while n_bytes < DISCARDED_BYTES_MAX
+            && let Ok(Some(part)) = next_part(&mut body).await
+        {
+            n_bytes += part.len();
+        }
+    };
+    // Who takes longer sees a closed connection.
+    let _ = timeout(DISCARDED_FOR_MAX, reading).await;
 }
 
 #[cfg(test)]
@@ -97,7 +113,8 @@ mod tests {
 
     use super::*;
 
-    const RULES: BodyRules = BodyRules { bytes_max: 10, awaits_continue: false };
+    const RULES: BodyRules =
+        BodyRules { bytes_max: 10, total: Duration::from_secs(600), awaits_continue: false };
 
     fn of(
         parts: &[&'static str],
@@ -134,6 +151,13 @@ mod tests {
         );
         let error = read(Box::pin(stalled), RULES).await.unwrap_err();
         assert_eq!((error.status, began.elapsed()), (StatusCode::REQUEST_TIMEOUT, PAUSE_MAX));
+        let dripping = stream::repeat(()).then(|()| async {
+            tokio::time::sleep(Duration::from_secs(29)).await;
+            Ok::<_, Infallible>(Frame::data(Bytes::new()))
+        });
+        let began = Instant::now();
+        let error = read(Box::pin(StreamBody::new(dripping)), RULES).await.unwrap_err();
+        assert_eq!((error.status, began.elapsed()), (StatusCode::REQUEST_TIMEOUT, RULES.total));
         let endless = StreamBody::new(stream::repeat_with(|| {
             Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[b'x'; 1 << 20])))
         }));

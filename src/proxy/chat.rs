@@ -47,12 +47,23 @@ pub(super) async fn handle(api: &Api, request: Request<Incoming>) -> Response<Re
 /// Reads, checks and admits a request; the flag says whether its client wants the predictions.
 async fn admit(api: &Api, request: Request<Incoming>) -> Result<(Call, bool), ApiError> {
     let (head, body) = request.into_parts();
-    let grant = api.params.auth.check(&head.headers)?;
-    let asked = headers::read(&head.headers, grant)?;
-    let rules = BodyRules {
-        bytes_max: api.params.body_bytes_max,
-        awaits_continue: head.headers.contains_key(header::EXPECT),
+    let awaits_continue = head.headers.contains_key(header::EXPECT);
+    let checked = api
+        .params
+        .auth
+        .check(&head.headers)
+        .and_then(|grant| Ok((grant, headers::read(&head.headers, grant)?)));
+    let (grant, asked) = match checked {
+        Ok(checked) => checked,
+        Err(error) => {
+            if !awaits_continue {
+                body::discard(body).await;
+            }
+            return Err(error);
+        }
     };
+    let rules =
+        BodyRules { bytes_max: api.params.body_bytes_max, total: api.params.body_total, awaits_continue };
     let body = body::read(body, rules).await?;
     let chat = parse_chat(&body)?;
     if !grant.allows_model(&chat.model) {

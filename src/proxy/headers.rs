@@ -14,6 +14,8 @@ const DEADLINE_MS: &str = "x-cema-deadline-ms";
 const WEIGHTS: &str = "x-cema-weights";
 const DEBUG: &str = "x-cema-debug";
 
+const KNOWN: [&str; 5] = [PLACEMENT, MIN_QUALITY, DEADLINE_MS, WEIGHTS, DEBUG];
+
 /// Longest deadline a client may ask for: a day.
 const DEADLINE_MS_MAX: f64 = 86_400_000.0;
 
@@ -25,8 +27,14 @@ pub(super) struct RoutingHeaders {
     pub(super) debug: bool,
 }
 
-/// Reads them.
+/// Reads them. A misspelt one is refused: a constraint must not be lost.
 pub(super) fn read(headers: &HeaderMap, grant: Grant<'_>) -> Result<RoutingHeaders, ApiError> {
+    let is_unknown =
+        |name: &&HeaderName| name.as_str().starts_with("x-cema-") && !KNOWN.contains(&name.as_str());
+    if let Some(name) = headers.keys().find(is_unknown) {
+        let message = format!("header `{name}` is not known here; there are {}", KNOWN.join(", "));
+        return Err(ApiError::bad_request(message, Some(name.as_str()), Some("invalid_header")));
+    }
     let placement = parsed(headers, PLACEMENT, "cloud or edge", NodeClass::from_name)?;
     let min_quality = parsed(headers, MIN_QUALITY, "a number from 0 to 1", |text| number_in(text, 0.0, 1.0))?;
     let deadline_ms = parsed(headers, DEADLINE_MS, "milliseconds from 1 to 86400000", |text| {
@@ -58,10 +66,13 @@ fn parsed<T>(
     allowed: &str,
     parse: impl Fn(&str) -> Option<T>,
 ) -> Result<Option<T>, ApiError> {
-    let Some(value) = headers.get(name) else { return Ok(None) };
-    value.to_str().ok().and_then(|text| parse(text.trim())).map(Some).ok_or_else(|| {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let single = Some(value).filter(|_| values.next().is_none());
+    let text = single.and_then(|value| value.to_str().ok());
+    text.and_then(|text| parse(text.trim())).map(Some).ok_or_else(|| {
         ApiError::bad_request(
-            format!("header `{name}` must be {allowed}"),
+            format!("header `{name}` must be {allowed}, once"),
             Some(name),
             Some("invalid_header"),
         )
@@ -140,11 +151,22 @@ mod tests {
             (WEIGHTS, "speed=1"),
             (WEIGHTS, "time"),
             (WEIGHTS, "time=-1"),
+            ("x-cema-placment", "edge"),
         ] {
             let error = read_one(name, value).unwrap_err();
             assert_eq!(error.status, http::StatusCode::BAD_REQUEST, "{name}: {value}");
             assert_eq!(error.param.as_deref(), Some(name));
         }
+    }
+
+    #[test]
+    fn a_repeated_header_is_refused() {
+        let mut headers = HeaderMap::new();
+        headers.append(PLACEMENT, HeaderValue::from_static("cloud"));
+        headers.append(PLACEMENT, HeaderValue::from_static("edge"));
+        let auth = Auth::default();
+        let error = read(&headers, auth.check(&headers).unwrap()).unwrap_err();
+        assert!(error.message.contains("once"), "{}", error.message);
     }
 
     #[test]

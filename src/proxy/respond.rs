@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Full};
 
 use super::openai::ApiError;
 use crate::domain::Destination;
-use crate::request_manager::{FailureKind, Routing, ServeError, Served, ServedBody};
+use crate::request_manager::{FailureKind, Routing, ServeError, Served, ServedBody, names_event_stream};
 use crate::scheduler::{NoDestination, PlaceError};
 
 /// The body of every answer.
@@ -60,10 +60,7 @@ pub(super) fn answer(served: Served, policy: &'static str) -> Response<ResponseB
     *response.status_mut() = served.status;
     let headers = response.headers_mut();
     *headers = served.headers;
-    let is_event_stream = headers
-        .get(header::CONTENT_TYPE)
-        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"));
-    if is_event_stream {
+    if headers.get(header::CONTENT_TYPE).is_some_and(names_event_stream) {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     }

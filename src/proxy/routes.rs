@@ -2,13 +2,14 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use tower::Service;
 
 use super::auth::Auth;
+use super::body;
 use super::openai::models::Model;
 use super::openai::{ApiError, ModelList};
 use super::readiness::Readiness;
@@ -31,6 +32,8 @@ pub struct ApiParams {
     pub readiness: Readiness,
     /// Largest request body.
     pub body_bytes_max: usize,
+    /// Longest time a request body may take to arrive.
+    pub body_total: Duration,
     /// Name of the policy in force, for a response header.
     pub policy: &'static str,
     /// Whether answers name the model as the client asked for it.
@@ -73,10 +76,16 @@ impl Api {
                 None => Err(ApiError::path_not_found(other, hint(other))),
             },
         };
-        outcome.unwrap_or_else(|error| {
-            self.params.manager.count_rejected("bad_route");
-            error_response(error)
-        })
+        match outcome {
+            Ok(response) => response,
+            Err(error) => {
+                self.params.manager.count_rejected("bad_route");
+                if !request.headers().contains_key(header::EXPECT) {
+                    body::discard(request.into_body()).await;
+                }
+                error_response(error)
+            }
+        }
     }
 
     fn model(&self, id: &str) -> Result<Response<ResponseBody>, ApiError> {

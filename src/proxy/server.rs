@@ -17,8 +17,9 @@ use tracing::{debug, warn};
 
 use super::respond::ResponseBody;
 
-/// A client has this long to send a request head.
-const HEAD_LIMIT: Duration = Duration::from_secs(15);
+/// A client has this long to send a request head, and an idle connection is kept this long: longer than the
+/// 60 s of common connection pools, so that the client is the one to close.
+const HEAD_LIMIT: Duration = Duration::from_secs(75);
 /// Bytes of a request head, and of the read buffer.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Pause after a failed accept (out of file descriptors, say), so that the loop does not spin.

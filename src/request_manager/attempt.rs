@@ -310,16 +310,27 @@ impl Line {
         self.answered(UpstreamError::from_response(status, &body), retry_after)
     }
 
-    /// An endpoint's error in its own words, but for its address.
+    /// An endpoint's error in its own words, but for its address and key.
     fn answered(&self, mut error: UpstreamError, retry_after: Option<Duration>) -> Failure {
-        error.redact(self.pool.authority(self.endpoint));
+        for secret in self.pool.secrets(self.endpoint) {
+            error.redact(secret);
+        }
         Failure::Answered { error, retry_after }
     }
 }
 
+/// Whether a content type is that of server-sent events; media types have no case.
+pub(crate) fn names_event_stream(content_type: &HeaderValue) -> bool {
+    const EVENT_STREAM: &[u8] = b"text/event-stream";
+    content_type
+        .as_bytes()
+        .get(..EVENT_STREAM.len())
+        .is_some_and(|name| name.eq_ignore_ascii_case(EVENT_STREAM))
+}
+
 fn is_event_stream(response: &Response<Incoming>) -> bool {
     let content_type = response.headers().get(header::CONTENT_TYPE);
-    content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+    content_type.is_some_and(names_event_stream)
 }
 
 /// The endpoint's own wish, in seconds or milliseconds; dates and nonsense are ignored.

@@ -33,6 +33,7 @@ use record::{Outcome, Record};
 
 use relay::Books;
 
+pub(crate) use attempt::names_event_stream;
 pub use relay::RelayBody;
 
 /// Destinations one request may be sent to, the first included.

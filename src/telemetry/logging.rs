@@ -68,6 +68,12 @@ where
     let directives = EnvFilter::builder()
         .parse(filter)
         .map_err(|source| LoggingError::Filter { filter: filter.into(), source })?;
+    // The HTTP client logs addresses of endpoints; only who asks for it by name sees them.
+    let quiet = (!filter.contains("hyper")).then(|| "hyper_util=warn".parse().ok()).flatten();
+    let directives = match quiet {
+        Some(quiet) => directives.add_directive(quiet),
+        None => directives,
+    };
     let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(coloured);
     let lines: Box<dyn Layer<Registry> + Send + Sync> = match format {
         LogFormat::Text => lines.boxed(),

@@ -37,6 +37,8 @@ pub struct ImportSummary {
     pub unchanged: u64,
     /// Rows that were refused.
     pub faulty: u64,
+    /// The file could not be read to its end.
+    pub is_cut: bool,
 }
 
 impl ImportSummary {
@@ -70,7 +72,7 @@ pub enum ImportEvent<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The trace cannot be opened.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}")]
     Open {
         /// The file.
         path: String,
@@ -97,10 +99,11 @@ pub fn import_trace(
     store.check_embedder(&embedder.model_sha256)?;
     let lines = TraceLines::open(path)
         .map_err(|source| ImportError::Open { path: path.display().to_string(), source })?;
-    let mut chunks = Chunks { lines, row: 0, is_done: false };
+    let mut chunks = Chunks { lines, row: 0, is_done: false, is_cut: false };
     let mut summary = ImportSummary::default();
     loop {
         let mut chunk = chunks.next_chunk();
+        summary.is_cut = chunks.is_cut;
         if chunk.is_empty() {
             return Ok(summary);
         }
@@ -133,6 +136,7 @@ struct Chunks {
     lines: TraceLines,
     row: u64,
     is_done: bool,
+    is_cut: bool,
 }
 
 impl Chunks {
@@ -151,7 +155,7 @@ impl Chunks {
                     break;
                 }
                 Err(error) => {
-                    self.is_done = true;
+                    (self.is_done, self.is_cut) = (true, true);
                     Err(format!("reading ends here: {error}"))
                 }
             };

@@ -14,6 +14,10 @@ use serde::Deserialize;
 
 use crate::profiler::quality::store::{StoredPrompt, StoredScore};
 
+/// Longest completion and dearest request that are believed.
+const COMPLETION_TOKENS_MAX: f64 = 1e7;
+const COST_USD_MAX: f64 = 1e6;
+
 /// Longest id, model name or tag, in bytes.
 const NAME_BYTES_MAX: usize = 512;
 
@@ -85,6 +89,9 @@ fn check_name(what: &str, name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
         return Err(format!("{what} has {} bytes, allowed are 1 to {NAME_BYTES_MAX}", name.len()));
     }
+    if name.chars().any(char::is_control) {
+        return Err(format!("{what} holds control characters: {name:?}"));
+    }
     Ok(())
 }
 
@@ -95,9 +102,13 @@ fn check_score(model: String, raw: &RawScore) -> Result<Option<StoredScore>, Str
     if !(0.0..=1.0).contains(&score) {
         return Err(format!("score {score} of model `{model}` is not in [0, 1]"));
     }
-    for (what, number) in [("completion_tokens", raw.completion_tokens), ("cost_usd", raw.cost_usd)] {
-        if let Some(number) = number.filter(|number| !(number.is_finite() && *number >= 0.0)) {
-            return Err(format!("{what} {number} of model `{model}` is negative or not finite"));
+    let bounded = [
+        ("completion_tokens", raw.completion_tokens, COMPLETION_TOKENS_MAX),
+        ("cost_usd", raw.cost_usd, COST_USD_MAX),
+    ];
+    for (what, number, max) in bounded {
+        if let Some(number) = number.filter(|number| !(0.0..=max).contains(number)) {
+            return Err(format!("{what} {number:e} of model `{model}` is not in [0, {max}]"));
         }
     }
     let (completion_tokens, cost_usd) = (raw.completion_tokens, raw.cost_usd);
@@ -132,6 +143,8 @@ mod tests {
         assert!(with(r#"{"m":{"score":NaN}}"#).contains("NaN"));
         assert!(with(r#"{"m":{"score":1e999}}"#).contains("out of range"));
         assert!(with(r#"{"m":{"score":1,"completion_tokens":-1}}"#).contains("completion_tokens -1"));
+        assert!(with(r#"{"m":{"score":1,"completion_tokens":1e308}}"#).contains("not in [0, 10000000]"));
+        assert!(with("{\"a\\nb\":{\"score\":1}}").contains("control characters"));
         assert!(with(r#"{"m":{"score":"good"}}"#).contains("string"));
         assert!(with(r#"{"":{"score":1}}"#).contains("model name"));
         assert_eq!(with("{}"), "no model has a score");

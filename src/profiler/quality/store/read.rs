@@ -126,7 +126,7 @@ impl QualityStore {
             let name = row.get_ref(4)?.as_str()?;
             let column = models.iter().position(|model| model == name);
             if let (Some(column), Some(pending)) = (column, &mut pending) {
-                let cell = ProfileCell { score: row.get(5)?, completion_tokens: row.get(6)? };
+                let cell = ProfileCell { score: row.get(5)?, completion_tokens: believable(row.get(6)?) };
                 pending.cells[column] = Some(cell);
             }
         }
@@ -209,6 +209,11 @@ fn floats<T: Copy + Default + Into<f64>, const SIZE: usize, const N: usize>(
     let numbers: &[[u8; SIZE]; N] = numbers.try_into().ok()?;
     let numbers = numbers.map(from_le_bytes);
     (rest.is_empty() && numbers.iter().all(|x| (*x).into().is_finite())).then_some(numbers)
+}
+
+/// A length that can enter a mean. Imports refuse others; a store may be older than that.
+fn believable(completion_tokens: Option<f32>) -> Option<f32> {
+    completion_tokens.filter(|tokens| (0.0..=1e7).contains(tokens))
 }
 
 #[cfg(test)]
