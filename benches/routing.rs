@@ -29,6 +29,7 @@ fn problem(n: usize, m: usize) -> Problem {
         network_s: 0.06 / kind(d),
         inflight: 0,
         max_concurrency: 1,
+        cap: None,
     });
     let destinations = destinations.collect();
     let cells = n * m;

@@ -206,13 +206,13 @@ impl<'a, C: Coupling> Run<'a, C> {
         self.relaxation = Some(relaxation);
     }
 
-    /// Values `assignment` and keeps it if it is the best yet.
+    /// Values `assignment`, within the caps, and keeps it if it is the best yet.
     fn consider(&mut self, assignment: &[u32]) -> f64 {
         self.search.restart(assignment);
         let value = self.search.value();
         if value < self.best_value {
             self.best_value = value;
-            self.best.copy_from_slice(assignment);
+            self.best.copy_from_slice(&self.search.assignment);
         }
         value
     }
