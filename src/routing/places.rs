@@ -208,6 +208,27 @@ impl<'a> Places<'a> {
         self.caps.as_ref().is_none_or(|(_, matching)| matching.onward[d] != Onward::Closed)
     }
 
+    /// Places `r` at `d` for good if that is open, and says whether it is. Most of the time this takes no
+    /// search; after `false` the destinations open to `r` are known.
+    pub(crate) fn take_if_open(&mut self, r: usize, d: usize) -> bool {
+        let Some((caps, matching)) = &mut self.caps else { return true };
+        let vacated = matching.at[r];
+        let is_free = |to: usize| to == vacated || matching.count[to] < caps.most[to];
+        let next = |q: usize| (0..caps.most.len()).find(|to| is_free(*to) && caps.is_legal(q, *to));
+        if is_free(d) {
+            matching.onward[d] = Onward::Free;
+        } else if let Some((q, to)) = matching.movable[d].iter().find_map(|q| next(*q).map(|to| (*q, to))) {
+            (matching.onward[d], matching.onward[to]) = (Onward::Through(q, to), Onward::Free);
+        } else {
+            matching.search(caps, Some(vacated));
+            if matching.onward[d] == Onward::Closed {
+                return false;
+            }
+        }
+        self.take(r, d);
+        true
+    }
+
     /// Places `r`, the request last looked for, at `d`, which is open, for good.
     pub(crate) fn take(&mut self, r: usize, d: usize) {
         if let Some((_, matching)) = &mut self.caps {

@@ -61,10 +61,8 @@ pub(super) fn repair<C: Coupling>(instance: &Instance, coupling: &mut C, assignm
     let mut displaced = Vec::new();
     coupling.clear();
     for (r, _) in order {
-        places.look(r);
         let here = assignment[r];
-        if places.is_open(here as usize) {
-            places.take(r, here as usize);
+        if places.take_if_open(r, here as usize) {
             coupling.insert(r, here);
         } else {
             displaced.push(r);

@@ -73,8 +73,7 @@ impl<'a> Breeder<'a> {
         let mut places = Places::new(Some(caps));
         let mut total_s = vec![0.0; self.problem.n_destinations()];
         for (r, gene) in genes.iter_mut().enumerate() {
-            places.look(r);
-            if !places.is_open(gene.idx()) {
+            if !places.take_if_open(r, gene.idx()) {
                 let finish_s = |d: &DestinationOrd| {
                     let service_s = self.problem.service(r, *d).get();
                     destination_finish_s(
@@ -86,8 +85,8 @@ impl<'a> Breeder<'a> {
                 let open = self.legal.sets[r].iter().copied().filter(|d| places.is_open(d.idx()));
                 let earliest = open.min_by(|a, b| finish_s(a).total_cmp(&finish_s(b)));
                 *gene = earliest.unwrap_or(*gene);
+                places.take(r, gene.idx());
             }
-            places.take(r, gene.idx());
             total_s[gene.idx()] += self.problem.service(r, *gene).get();
         }
     }
