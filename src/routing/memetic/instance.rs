@@ -53,6 +53,11 @@ impl Instance {
         assignment.iter().enumerate().map(|(r, d)| self.at(r, *d)).sum()
     }
 
+    /// Whether an assignment is within the caps.
+    pub(super) fn admits(&self, assignment: &[u32]) -> bool {
+        self.caps.as_ref().is_none_or(|caps| caps.admit(assignment.iter().map(|d| *d as usize)))
+    }
+
     /// An assignment in the problem's own order of destinations.
     pub(super) fn to_destinations(&self, assignment: &[u32]) -> Vec<DestinationOrd> {
         assignment.iter().map(|d| self.columns[*d as usize]).collect()

@@ -47,8 +47,7 @@ fn place_best<C: Coupling>(instance: &Instance, coupling: &mut C, places: &mut P
 /// Brings a legal assignment within the caps. Those who would lose most keep their place; the others, in
 /// the same order, each go to the open place where they add least to J. Leaves `coupling` undefined.
 pub(super) fn repair<C: Coupling>(instance: &Instance, coupling: &mut C, assignment: &mut [u32]) {
-    let Some(caps) = &instance.caps else { return };
-    if caps.admit(assignment.iter().map(|d| *d as usize)) {
+    if instance.admits(assignment) {
         return;
     }
     let loss = |(r, here): (usize, &u32)| {
@@ -57,7 +56,7 @@ pub(super) fn repair<C: Coupling>(instance: &Instance, coupling: &mut C, assignm
     };
     let mut order: Vec<(usize, f64)> = assignment.iter().enumerate().map(loss).collect();
     order.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let mut places = Places::new(Some(caps));
+    let mut places = Places::new(instance.caps.as_ref());
     let mut displaced = Vec::new();
     coupling.clear();
     for (r, _) in order {
