@@ -13,6 +13,12 @@ use rand::RngExt;
 /// R × M.
 const SIZES: [(usize, usize); 5] = [(30, 6), (30, 11), (128, 11), (30, 88), (128, 88)];
 
+/// R × M of the scaling runs: one grows, the other stays at the paper's.
+const GROWING_FLEET: [(usize, usize); 8] =
+    [(30, 11), (30, 22), (30, 44), (30, 88), (30, 176), (30, 352), (30, 704), (30, 1000)];
+const GROWING_BATCH: [(usize, usize); 7] =
+    [(1, 11), (4, 11), (16, 11), (64, 11), (256, 11), (1024, 11), (4096, 11)];
+
 fn main() {
     divan::main();
 }
@@ -29,6 +35,7 @@ fn problem(n: usize, m: usize) -> Problem {
         network_s: 0.06 / kind(d),
         inflight: 0,
         max_concurrency: 1,
+        cap: None,
     });
     let destinations = destinations.collect();
     let cells = n * m;
@@ -103,5 +110,42 @@ fn memetic_paper(bencher: Bencher<'_, '_>, size: (usize, usize)) {
 fn memetic_20_000_evaluations(bencher: Bencher<'_, '_>, size: (usize, usize)) {
     let mut params = PolicyParams::default();
     (params.memetic.evaluations_max, params.memetic.gap_target) = (Some(20_000), 0.0);
+    decide(bencher, size, PolicyKind::Memetic, &params);
+}
+
+#[divan::bench(args = GROWING_FLEET, sample_count = 10, sample_size = 1)]
+fn scaling_m_greedy(bencher: Bencher<'_, '_>, size: (usize, usize)) {
+    decide(bencher, size, PolicyKind::Greedy, &PolicyParams::default());
+}
+
+#[divan::bench(args = GROWING_FLEET, sample_count = 10, sample_size = 1)]
+fn scaling_m_memetic_paper(bencher: Bencher<'_, '_>, size: (usize, usize)) {
+    decide(bencher, size, PolicyKind::MemeticPaper, &PolicyParams::default());
+}
+
+#[divan::bench(args = GROWING_FLEET, sample_count = 10, sample_size = 1)]
+fn scaling_m_memetic_first_optima(bencher: Bencher<'_, '_>, size: (usize, usize)) {
+    first_optima(bencher, size);
+}
+
+#[divan::bench(args = GROWING_BATCH, sample_count = 10, sample_size = 1)]
+fn scaling_r_greedy(bencher: Bencher<'_, '_>, size: (usize, usize)) {
+    decide(bencher, size, PolicyKind::Greedy, &PolicyParams::default());
+}
+
+#[divan::bench(args = GROWING_BATCH, sample_count = 10, sample_size = 1)]
+fn scaling_r_memetic_paper(bencher: Bencher<'_, '_>, size: (usize, usize)) {
+    decide(bencher, size, PolicyKind::MemeticPaper, &PolicyParams::default());
+}
+
+#[divan::bench(args = GROWING_BATCH, sample_count = 3, sample_size = 1)]
+fn scaling_r_memetic_first_optima(bencher: Bencher<'_, '_>, size: (usize, usize)) {
+    first_optima(bencher, size);
+}
+
+/// Seeds, bound and the descents from them, without rounds: the work of a search that has no end of its own.
+fn first_optima(bencher: Bencher<'_, '_>, size: (usize, usize)) {
+    let mut params = PolicyParams::default();
+    (params.memetic.stall_rounds, params.memetic.gap_target) = (0, 0.0);
     decide(bencher, size, PolicyKind::Memetic, &params);
 }

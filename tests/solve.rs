@@ -78,6 +78,32 @@ fn a_policy_that_lacks_something_exits_1_and_says_what() {
 }
 
 #[test]
+fn caps_of_a_problem_file_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("capped.json");
+    let mut problem: Value = serde_json::from_str(&std::fs::read_to_string(PROBLEM).unwrap()).unwrap();
+    let cap = |problem: &mut Value, cap: u32| {
+        for destination in problem["destinations"].as_array_mut().unwrap() {
+            destination["cap"] = cap.into();
+        }
+        std::fs::write(&path, problem.to_string()).unwrap();
+    };
+    cap(&mut problem, 3);
+    for policy in ["memetic", "memetic_paper", "greedy"] {
+        let answer = answer(&solve(&path, &["--policy", policy, "--budget-ms", "50"]));
+        let mut places: Vec<&str> =
+            answer["assignment"].as_array().unwrap().iter().map(|d| d.as_str().unwrap()).collect();
+        places.sort_unstable();
+        let most = places.chunk_by(|a, b| a == b).map(<[&str]>::len).max();
+        assert!(most <= Some(3), "{policy}: {places:?}");
+    }
+    cap(&mut problem, 2);
+    let (code, message) = refusal(&solve(&path, &[]));
+    assert_eq!(code, Some(1));
+    assert!(message.contains("the caps leave 22 places"), "{message}");
+}
+
+#[test]
 fn a_bad_problem_exits_1_with_its_name_and_the_fault() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bad.json");

@@ -5,7 +5,7 @@
 //! `service_s`. Optional: `name`, `reference` (ignored), `legal` (R × M), `destinations[].class`, `clusters`
 //! (`request`: R cluster numbers, `error`: K × M), and what only a live batch has: `objective.backlog_term`,
 //! `request_weights`, `length_tokens`, `first_request_number`, `destinations[].inflight` and
-//! `max_concurrency`. Unknown fields are refused.
+//! `max_concurrency`. `destinations[].cap` is the most requests of the batch that may go there. Unknown fields are refused.
 
 mod read;
 mod write;

@@ -127,6 +127,7 @@ struct RawDestination {
     inflight: u32,
     #[serde(default = "one")]
     max_concurrency: u32,
+    cap: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -205,6 +206,7 @@ fn destination(raw: RawDestination) -> Result<DestinationLoad, ProblemFileError>
         network_s: raw.network_s,
         inflight: raw.inflight,
         max_concurrency: raw.max_concurrency,
+        cap: raw.cap,
     })
 }
 

@@ -57,6 +57,7 @@ fn a_problem_written_and_read_again_has_the_same_objective_to_the_last_bit() {
     tables.legal[0] = false;
     tables.first_request_number = 17;
     tables.length_tokens = vec![3.0, 1.0, 2.0];
+    tables.destinations[0].cap = Some(2);
     tables.service_s[0] = 1.0 / 3.0;
     let problem = Problem::new(tables).unwrap();
     let bounds = *read(&example()).unwrap().objective.bounds();
@@ -70,6 +71,8 @@ fn a_problem_written_and_read_again_has_the_same_objective_to_the_last_bit() {
     assert_eq!(again.problem.tables().first_request_number, 17);
     assert_eq!(again.problem.tables().length_tokens, [3.0, 1.0, 2.0]);
     assert!(!again.problem.is_legal(0, DestinationOrd(0)));
+    let caps = again.problem.destinations().iter().map(|load| load.cap);
+    assert_eq!(caps.collect::<Vec<_>>(), [Some(2), None]);
 }
 
 #[test]
@@ -100,6 +103,21 @@ fn bad_values_name_the_cell() {
     let class = refusal("/destinations/0/class", json!("moon"));
     assert!(class.contains("\"moon\" is unknown"), "{class}");
     assert!(refusal("/schema", json!("cema-problem/2")).contains("cema-problem/2"));
+}
+
+#[test]
+fn caps_that_leave_too_few_places_name_who_competes() {
+    let mut file = example();
+    file["legal"] = json!([[true, true], [true, false], [true, false]]);
+    file["destinations"][0]["cap"] = json!(1);
+    let message = read(&file).unwrap_err();
+    let want = "2 requests, request 2 among them, may only go to a/m, where the caps leave 1 places; raise a cap \
+                or split the batch";
+    assert_eq!(message, want);
+    file["destinations"][0]["cap"] = json!(2);
+    assert!(read(&file).is_ok());
+    file["destinations"][0]["cap"] = json!(-1);
+    assert!(read(&file).is_err());
 }
 
 #[test]

@@ -43,6 +43,8 @@ struct FileDestination<'a> {
     network_s: f64,
     inflight: u32,
     max_concurrency: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cap: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -95,6 +97,7 @@ fn destination(load: &DestinationLoad) -> FileDestination<'_> {
         network_s: load.network_s,
         inflight: load.inflight,
         max_concurrency: load.max_concurrency,
+        cap: load.cap,
     }
 }
 

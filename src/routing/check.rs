@@ -29,6 +29,16 @@ pub enum CheckError {
         /// Column.
         destination: DestinationOrd,
     },
+    /// More requests than a destination's cap.
+    #[error("{got} requests go to column {}, whose cap is {cap}", destination.0)]
+    OverCap {
+        /// Column.
+        destination: DestinationOrd,
+        /// Requests there.
+        got: usize,
+        /// The most that may.
+        cap: u32,
+    },
     /// A number that does not follow from the assignment.
     #[error("{what} is {got}, recomputed {want}")]
     Differs {
@@ -49,7 +59,7 @@ pub enum CheckError {
     },
 }
 
-/// Verifies that a decision is complete and legal, that its raw terms and J follow from the problem, and
+/// Verifies that a decision is complete, legal and within the caps, that its raw terms and J follow from the problem, and
 /// that its bound is not above its J.
 ///
 /// # Errors
@@ -62,6 +72,12 @@ pub fn check(problem: &Problem, objective: &Objective, decision: &RoutingDecisio
     for (request, destination) in decision.assignment.iter().copied().enumerate() {
         if destination.idx() >= problem.n_destinations() || !problem.is_legal(request, destination) {
             return Err(CheckError::Illegal { request, destination });
+        }
+    }
+    for (destination, load) in (0..).map(DestinationOrd).zip(problem.destinations()) {
+        let got = decision.assignment.iter().filter(|d| **d == destination).count();
+        if let Some(cap) = load.cap.filter(|cap| got > *cap as usize) {
+            return Err(CheckError::OverCap { destination, got, cap });
         }
     }
     let raw = recompute(problem, &decision.assignment);

@@ -149,7 +149,7 @@ impl<'a> Evaluator<'a> {
 mod tests {
     use super::*;
     use crate::domain::{DestinationId, Weights};
-    use crate::routing::check::check;
+    use crate::routing::check::{CheckError, check};
     use crate::routing::decision::{RoutingDecision, SearchRecord};
     use crate::routing::{Bounds, DestinationLoad, ProblemTables, TermRange};
 
@@ -164,6 +164,7 @@ mod tests {
             network_s,
             inflight: 0,
             max_concurrency: 1,
+            cap: None,
         };
         Problem::new(ProblemTables {
             quality_loss: vec![0.1, 0.4, 0.2, 0.5, 0.3, 0.6],
@@ -256,6 +257,11 @@ mod tests {
         assert!(check(&problem, &objective, &short).is_err());
         let outside = RoutingDecision { assignment: vec![D0, D0, DestinationOrd(2)], ..good.clone() };
         assert!(check(&problem, &objective, &outside).is_err());
+        let mut tables = problem.tables().clone();
+        tables.destinations[0].cap = Some(1);
+        let capped = Problem::new(tables).unwrap();
+        let over = CheckError::OverCap { destination: D0, got: 2, cap: 1 };
+        assert_eq!(check(&capped, &objective, &good), Err(over));
         let flattering = RoutingDecision { objective: good.objective - 1e-3, ..good.clone() };
         assert!(check(&problem, &objective, &flattering).is_err());
         let bold = RoutingDecision { lower_bound: Some(good.objective + 1e-3), ..good };

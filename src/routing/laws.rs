@@ -1,12 +1,15 @@
 //! Laws every policy and the solver obey, over random problems.
 
 use proptest::prelude::*;
+use rand::RngExt;
 
 use crate::domain::{DestinationOrd, Weights};
 use crate::routing::check::check;
+use crate::routing::policy::PolicyError;
 use crate::routing::testing::{context, random_problem, random_tables};
 use crate::routing::{
-    Clusters, Evaluator, Objective, PolicyKind, PolicyParams, Problem, RoutingDecision, for_kind, rng_for,
+    Clusters, Evaluator, Objective, PolicyKind, PolicyParams, Problem, ProblemError, ProblemTables,
+    RoutingDecision, for_kind, rng_for,
 };
 
 fn params(evaluations: u64) -> PolicyParams {
@@ -20,7 +23,31 @@ fn route(kind: PolicyKind, problem: &Problem, objective: &Objective, seed: u64) 
     for_kind(kind, &params(2_000)).route(problem, objective, &mut rng, &mut || false).unwrap()
 }
 
-/// Least J over all legal assignments.
+fn is_within_caps(problem: &Problem, assignment: &[DestinationOrd]) -> bool {
+    let count = |d: usize| assignment.iter().filter(|x| x.idx() == d).count();
+    let mut loads = problem.destinations().iter().enumerate();
+    loads.all(|(d, load)| load.cap.is_none_or(|cap| count(d) <= cap as usize))
+}
+
+/// Random tables with caps that one random legal assignment just fits, and up to `slack` places more.
+fn capped_tables(seed: u64, n: usize, m: usize, slack: u32) -> ProblemTables {
+    let mut tables = random_tables(seed, n, m, true);
+    let mut rng = rng_for(seed, 9);
+    for load in &mut tables.destinations {
+        load.cap = Some(rng.random_range(0..=slack));
+    }
+    for row in tables.legal.chunks(m) {
+        let legal: Vec<usize> = (0..m).filter(|d| row[*d]).collect();
+        let cap = &mut tables.destinations[legal[rng.random_range(0..legal.len())]].cap;
+        *cap = cap.map(|cap| cap + 1);
+    }
+    if rng.random_bool(0.5) {
+        tables.destinations[0].cap = None;
+    }
+    tables
+}
+
+/// Least J over all legal assignments within the caps; infinite if there is none.
 fn optimum(problem: &Problem, objective: &Objective) -> f64 {
     let (n, m) = (problem.n_requests(), problem.n_destinations());
     let mut evaluator = Evaluator::new(problem, objective);
@@ -28,7 +55,8 @@ fn optimum(problem: &Problem, objective: &Objective) -> f64 {
     for code in 0..m.pow(n as u32) {
         let digit = |r: usize| DestinationOrd((code / m.pow(r as u32) % m) as u32);
         let assignment: Vec<DestinationOrd> = (0..n).map(digit).collect();
-        if assignment.iter().enumerate().all(|(r, d)| problem.is_legal(r, *d)) {
+        let is_legal = assignment.iter().enumerate().all(|(r, d)| problem.is_legal(r, *d));
+        if is_legal && is_within_caps(problem, &assignment) {
             least = least.min(evaluator.objective(&assignment));
         }
     }
@@ -82,6 +110,88 @@ proptest! {
         // The search may end on a certified gap of 0.2 %.
         prop_assert!(decision.objective <= least + 0.002 * decision.objective.abs() + 1e-9);
         prop_assert!(decision.lower_bound.unwrap() <= least + 1e-9);
+    }
+
+    #[test]
+    fn every_policy_respects_caps(
+        seed in any::<u64>(), n in 1..24_usize, m in 2..7_usize, slack in 0..3_u32, polls in 0..40_u32,
+    ) {
+        let mut tables = capped_tables(seed, n, m, slack);
+        tables.clusters = Some(Clusters { of_request: vec![0; n], error: vec![0.5; m] });
+        let problem = Problem::new(tables).unwrap();
+        let objective = Objective::batch(&problem);
+        let greedy = route(PolicyKind::Greedy, &problem, &objective, seed);
+        for kind in PolicyKind::ALL {
+            let mut polled = 0;
+            let mut stop = || { polled += 1; polled > polls };
+            let policy = for_kind(*kind, &params(2_000));
+            match policy.route(&problem, &objective, &mut rng_for(seed, 0), &mut stop) {
+                Ok(decision) => {
+                    prop_assert_eq!(check(&problem, &objective, &decision), Ok(()), "{}", kind);
+                    if *kind == PolicyKind::Memetic {
+                        prop_assert!(decision.objective <= greedy.objective + 1e-9);
+                    }
+                }
+                // One class alone may have too few places, or none that is legal.
+                Err(error) => prop_assert!(matches!(
+                    (kind, &error),
+                    (
+                        PolicyKind::CloudOnly | PolicyKind::EdgeOnly,
+                        PolicyError::NoDestinationOfClass { .. } | PolicyError::NoPlaceOfClass { .. },
+                    ),
+                ), "{}: {}", kind, error),
+            }
+        }
+    }
+
+    #[test]
+    fn memetic_finds_small_optima_under_caps(
+        seed in any::<u64>(), n in 1..6_usize, m in 2..4_usize, slack in 0..2_u32, is_t_heavy in any::<bool>(),
+    ) {
+        let mut tables = capped_tables(seed, n, m, slack);
+        if is_t_heavy {
+            tables.weights.fill(T_HEAVY);
+        }
+        let problem = Problem::new(tables).unwrap();
+        let objective = Objective::batch(&problem);
+        let mut params = params(20_000);
+        params.memetic.gap_target = 0.0;
+        let policy = for_kind(PolicyKind::Memetic, &params);
+        let decision = policy.route(&problem, &objective, &mut rng_for(seed, 0), &mut || false).unwrap();
+        let least = optimum(&problem, &objective);
+        prop_assert!((decision.objective - least).abs() < 1e-9, "{} {}", decision.objective, least);
+        prop_assert!(decision.lower_bound.unwrap() <= least + 1e-9);
+    }
+
+    #[test]
+    fn caps_are_refused_exactly_if_nothing_fits(
+        seed in any::<u64>(), n in 1..6_usize, m in 1..4_usize, caps in prop::collection::vec(0..4_u32, 3),
+    ) {
+        let mut tables = random_tables(seed, n, m, true);
+        let uncapped = Problem::new(tables.clone()).unwrap();
+        for (load, cap) in tables.destinations.iter_mut().zip(&caps) {
+            load.cap = Some(*cap);
+        }
+        let objective = Objective::batch(&uncapped);
+        let fits = {
+            let digit = |code: usize, r: usize| DestinationOrd((code / m.pow(r as u32) % m) as u32);
+            (0..m.pow(n as u32)).any(|code| {
+                let count = |d: u32| (0..n).filter(|r| digit(code, *r).0 == d).count();
+                (0..n).all(|r| uncapped.is_legal(r, digit(code, r)))
+                    && (0..m as u32).all(|d| count(d) <= caps[d as usize] as usize)
+            })
+        };
+        match Problem::new(tables) {
+            Ok(problem) => {
+                prop_assert!(fits);
+                prop_assert!(optimum(&problem, &objective).is_finite());
+            }
+            Err(ProblemError::CapsTooTight { requests, places, .. }) => {
+                prop_assert!(!fits);
+                prop_assert_eq!(requests, places + 1);
+            }
+            Err(other) => prop_assert!(false, "{}", other),
+        }
     }
 
     #[test]

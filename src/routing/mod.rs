@@ -9,6 +9,7 @@
 pub mod params;
 
 pub mod legal;
+mod places;
 pub mod problem;
 
 pub mod completion;

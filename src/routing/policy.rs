@@ -58,6 +58,16 @@ pub enum PolicyError {
         /// The class the policy is restricted to.
         class: NodeClass,
     },
+    /// A placement policy whose class has too few places under the caps.
+    #[error("policy {policy}: the caps leave no {class} place for request {request}")]
+    NoPlaceOfClass {
+        /// The policy.
+        policy: &'static str,
+        /// Row of the first request without a place.
+        request: usize,
+        /// The class the policy is restricted to.
+        class: NodeClass,
+    },
 }
 
 /// Parameters of the policies that have any.

@@ -29,6 +29,7 @@ pub(super) fn random_tables(seed: u64, n: usize, m: usize, is_restricted: bool) 
             network_s: 0.1 * rng.random::<f64>(),
             inflight: rng.random_range(0..4),
             max_concurrency: 4,
+            cap: None,
         })
         .collect();
     let mut tables = ProblemTables {

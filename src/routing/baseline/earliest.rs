@@ -29,6 +29,7 @@ pub(crate) fn earliest_finish_with(problem: &Problem, division: Division) -> Vec
     let divisors: Vec<f64> = (0..m).map(divisor).collect();
     let mut load_s: Vec<f64> = tables.destinations.iter().map(|d| d.backlog_s).collect();
     let mut assignment = vec![DestinationOrd(0); n];
+    let mut places = problem.places();
     for r in order {
         let finish_s = |d: &DestinationOrd| {
             let service_s = tables.service_s[r * m + d.idx()];
@@ -36,7 +37,10 @@ pub(crate) fn earliest_finish_with(problem: &Problem, division: Division) -> Vec
             loaded_s.max(service_s) + tables.destinations[d.idx()].network_s
         };
         let by_finish = |a: &DestinationOrd, b: &DestinationOrd| finish_s(a).total_cmp(&finish_s(b));
-        let Some(d) = problem.legal_destinations(r).min_by(by_finish) else { continue };
+        places.look(r);
+        let open = problem.legal_destinations(r).filter(|d| places.is_open(d.idx()));
+        let Some(d) = open.min_by(by_finish) else { continue };
+        places.take(r, d.idx());
         load_s[d.idx()] += tables.service_s[r * m + d.idx()] / divisors[d.idx()];
         assignment[r] = d;
     }

@@ -57,6 +57,7 @@ fn in_arrival_order(problem: &Problem, objective: &Objective) -> Vec<Destination
     let mut total_s = vec![0.0_f64; m];
     let mut makespan_s = 0.0_f64;
     let mut assignment = Vec::with_capacity(problem.n_requests());
+    let mut places = problem.places();
     for r in 0..problem.n_requests() {
         let step = |d: DestinationOrd| {
             let service_s = problem.service(r, d).get();
@@ -69,7 +70,10 @@ fn in_arrival_order(problem: &Problem, objective: &Objective) -> Vec<Destination
         // Of equally good destinations the one that is free first.
         let by_objective =
             |a: &Step, b: &Step| a.objective.total_cmp(&b.objective).then(a.finish_s.total_cmp(&b.finish_s));
-        let Some(best) = problem.legal_destinations(r).map(step).min_by(by_objective) else { continue };
+        places.look(r);
+        let open = problem.legal_destinations(r).filter(|d| places.is_open(d.idx()));
+        let Some(best) = open.map(step).min_by(by_objective) else { continue };
+        places.take(r, best.d.idx());
         let service_s = problem.service(r, best.d).get();
         longest_s[best.d.idx()] = longest_s[best.d.idx()].max(service_s);
         total_s[best.d.idx()] += service_s;

@@ -6,6 +6,7 @@ use crate::domain::DestinationOrd;
 use crate::routing::decision::{RoutingDecision, SearchRecord};
 use crate::routing::objective::Objective;
 use crate::routing::params::PolicyKind;
+use crate::routing::places::{Caps, Places};
 use crate::routing::policy::{PolicyError, RoutingPolicy};
 use crate::routing::problem::Problem;
 
@@ -27,7 +28,7 @@ impl RoutingPolicy for LeastLoaded {
         _rng: &mut ChaCha8Rng,
         _stop: &mut dyn FnMut() -> bool,
     ) -> Result<RoutingDecision, PolicyError> {
-        let mut outstanding = OutstandingWork::new(problem);
+        let mut outstanding = OutstandingWork::new(problem, problem.caps());
         let choose =
             |r| outstanding.send_to_least(r, problem.legal_destinations(r)).unwrap_or(DestinationOrd(0));
         let assignment = (0..problem.n_requests()).map(choose).collect();
@@ -40,19 +41,21 @@ pub(super) struct OutstandingWork<'a> {
     problem: &'a Problem,
     load_s: Vec<f64>,
     requests: Vec<u32>,
+    places: Places<'a>,
 }
 
 impl<'a> OutstandingWork<'a> {
-    /// The work outstanding before the batch.
-    pub(super) fn new(problem: &'a Problem) -> Self {
+    /// The work outstanding before the batch, and the caps on what it adds.
+    pub(super) fn new(problem: &'a Problem, caps: Option<&'a Caps>) -> Self {
         Self {
             problem,
             load_s: problem.destinations().iter().map(|d| d.backlog_s).collect(),
             requests: problem.destinations().iter().map(|d| d.inflight).collect(),
+            places: Places::new(caps),
         }
     }
 
-    /// Adds request `r` to the least loaded of `candidates`, or nothing if there are none.
+    /// Adds request `r` to the least loaded of `candidates` that are open, or nothing if there are none.
     pub(super) fn send_to_least(
         &mut self,
         r: usize,
@@ -62,7 +65,9 @@ impl<'a> OutstandingWork<'a> {
             let by_work = self.load_s[a.idx()].total_cmp(&self.load_s[b.idx()]);
             by_work.then(self.requests[a.idx()].cmp(&self.requests[b.idx()]))
         };
-        let d = candidates.min_by(by_load)?;
+        self.places.look(r);
+        let d = candidates.filter(|d| self.places.is_open(d.idx())).min_by(by_load)?;
+        self.places.take(r, d.idx());
         let work_s = self.problem.service(r, d).get() / self.problem.destination(d).batch_speedup;
         self.load_s[d.idx()] += work_s;
         self.requests[d.idx()] += 1;

@@ -43,13 +43,23 @@ impl RoutingPolicy for PlacementOnly {
             let destination = unknown.id.to_string();
             return Err(PolicyError::NoClass { policy: self.name(), destination });
         }
-        let mut outstanding = OutstandingWork::new(problem);
         let of_class = |d: &DestinationOrd| problem.destination(*d).class == Some(self.class);
+        let absent = |request| !problem.legal_destinations(request).any(|d| of_class(&d));
+        if let Some(request) = (0..problem.n_requests()).find(|r| absent(*r)) {
+            return Err(PolicyError::NoDestinationOfClass {
+                policy: self.name(),
+                request,
+                class: self.class,
+            });
+        }
+        let caps = problem.caps_within(|load| load.class == Some(self.class));
+        let no_place =
+            |request| PolicyError::NoPlaceOfClass { policy: self.name(), request, class: self.class };
+        let caps = caps.map_err(|shortage| no_place(shortage.request))?;
+        let mut outstanding = OutstandingWork::new(problem, caps.as_ref());
         let choose = |request: usize| {
             let candidates = problem.legal_destinations(request).filter(of_class);
-            let absent =
-                PolicyError::NoDestinationOfClass { policy: self.name(), request, class: self.class };
-            outstanding.send_to_least(request, candidates).ok_or(absent)
+            outstanding.send_to_least(request, candidates).ok_or_else(|| no_place(request))
         };
         let assignment = (0..problem.n_requests()).map(choose).collect::<Result<_, _>>()?;
         Ok(RoutingDecision::new(problem, objective, assignment, SearchRecord::default()))

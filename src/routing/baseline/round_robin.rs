@@ -29,10 +29,15 @@ impl RoutingPolicy for RoundRobin {
     ) -> Result<RoutingDecision, PolicyError> {
         let m = problem.n_destinations() as u64;
         let first = problem.tables().first_request_number % m;
+        let mut places = problem.places();
         let choose = |r: usize| {
             let turn = (first + r as u64) % m;
             let waits = |d: &DestinationOrd| (u64::from(d.0) + m - turn) % m;
-            problem.legal_destinations(r).min_by_key(waits).unwrap_or(DestinationOrd(0))
+            places.look(r);
+            let open = problem.legal_destinations(r).filter(|d| places.is_open(d.idx()));
+            let d = open.min_by_key(waits).unwrap_or(DestinationOrd(0));
+            places.take(r, d.idx());
+            d
         };
         let assignment = (0..problem.n_requests()).map(choose).collect();
         Ok(RoutingDecision::new(problem, objective, assignment, SearchRecord::default()))

@@ -53,13 +53,18 @@ impl RoutingPolicy for Uniroute {
     ) -> Result<RoutingDecision, PolicyError> {
         let clusters = problem.tables().clusters.as_ref().ok_or(PolicyError::NoClusters)?;
         let money = legal_cost_range(problem);
+        let mut places = problem.places();
         let choose = |r: usize| {
             let score = |d: &DestinationOrd| {
                 error_rate(clusters, problem, r, *d)
                     + self.params.lambda * money.normalise(problem.cost(r, *d).get())
             };
             let by_score = |a: &DestinationOrd, b: &DestinationOrd| score(a).total_cmp(&score(b));
-            problem.legal_destinations(r).min_by(by_score).unwrap_or(DestinationOrd(0))
+            places.look(r);
+            let open = problem.legal_destinations(r).filter(|d| places.is_open(d.idx()));
+            let d = open.min_by(by_score).unwrap_or(DestinationOrd(0));
+            places.take(r, d.idx());
+            d
         };
         let assignment = (0..problem.n_requests()).map(choose).collect();
         Ok(RoutingDecision::new(problem, objective, assignment, SearchRecord::default()))

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use crate::domain::DestinationOrd;
 use crate::routing::objective::Objective;
+use crate::routing::places::Caps;
 use crate::routing::problem::Problem;
 
 /// Separable table and column order.
@@ -21,6 +22,8 @@ pub(super) struct Instance {
     pub(super) columns: Vec<DestinationOrd>,
     /// Least `a` of each row.
     pub(super) least: Vec<f64>,
+    /// In the order of the columns; only where one can bind.
+    pub(super) caps: Option<Caps>,
 }
 
 impl Instance {
@@ -30,7 +33,9 @@ impl Instance {
         let separable = permuted(objective.separable(), &columns);
         let least = separable.chunks_exact(m).map(|row| row.iter().copied().fold(f64::INFINITY, f64::min));
         let least = least.collect();
-        Self { n, m, separable, columns, least }
+        let order = || columns.iter().map(|d| d.idx()).collect::<Vec<_>>();
+        let caps = problem.caps().map(|caps| caps.permuted(&order()));
+        Self { n, m, separable, columns, least, caps }
     }
 
     /// Row `r` of the separable table.
@@ -46,6 +51,11 @@ impl Instance {
     /// Σ a over an assignment.
     pub(super) fn separable_sum(&self, assignment: &[u32]) -> f64 {
         assignment.iter().enumerate().map(|(r, d)| self.at(r, *d)).sum()
+    }
+
+    /// Whether an assignment is within the caps.
+    pub(super) fn admits(&self, assignment: &[u32]) -> bool {
+        self.caps.as_ref().is_none_or(|caps| caps.admit(assignment.iter().map(|d| *d as usize)))
     }
 
     /// An assignment in the problem's own order of destinations.
@@ -91,6 +101,7 @@ fn columns_by_content(problem: &Problem, objective: &Objective) -> Vec<Destinati
             .then(load_a.backlog_s.total_cmp(&load_b.backlog_s))
             .then(load_a.network_s.total_cmp(&load_b.network_s))
             .then(load_a.batch_speedup.total_cmp(&load_b.batch_speedup))
+            .then(load_a.cap.cmp(&load_b.cap))
             .then_with(|| by_cells(objective.separable(), m, *a, *b))
             .then_with(|| by_cells(services, m, *a, *b))
     };

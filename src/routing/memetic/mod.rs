@@ -8,6 +8,8 @@
 //!    mutates up to two genes, descends, and keeps the result if it is new and better than the worst:
 //!    mutation comes before the repair, unlike in Algorithm 1, which randomises what was just repaired.
 //!
+//! Caps bind the search, not the bound: starts are repaired, a move needs a place, a swap does not.
+//!
 //! The best assignment so far is complete and legal from the first seed on. The search ends when the
 //! certified gap is small, when nothing improves, or when told to.
 

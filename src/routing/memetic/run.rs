@@ -178,7 +178,10 @@ impl<'a, C: Coupling> Run<'a, C> {
         let Some(mut relaxation) = self.relaxation.take() else { return };
         let mut dual = Population::new(DUAL_STARTS);
         let mut visit = |assignment: &[u32]| {
-            dual.offer(assignment, self.consider(assignment));
+            // The relaxation knows no caps: what breaks them is not worth a repair at every step.
+            if self.search.instance.admits(assignment) {
+                dual.offer(assignment, self.consider(assignment));
+            }
             self.best_value
         };
         relaxation.ascend(ROOT_STEPS, f64::INFINITY, &mut visit, stop);
@@ -197,7 +200,9 @@ impl<'a, C: Coupling> Run<'a, C> {
         if relaxation.split() {
             for _ in 0..2 {
                 let mut visit = |assignment: &[u32]| {
-                    self.consider(assignment);
+                    if self.search.instance.admits(assignment) {
+                        self.consider(assignment);
+                    }
                     self.best_value
                 };
                 relaxation.ascend(SPLIT_STEPS, f64::INFINITY, &mut visit, stop);
@@ -206,13 +211,13 @@ impl<'a, C: Coupling> Run<'a, C> {
         self.relaxation = Some(relaxation);
     }
 
-    /// Values `assignment` and keeps it if it is the best yet.
+    /// Values `assignment`, within the caps, and keeps it if it is the best yet.
     fn consider(&mut self, assignment: &[u32]) -> f64 {
         self.search.restart(assignment);
         let value = self.search.value();
         if value < self.best_value {
             self.best_value = value;
-            self.best.copy_from_slice(assignment);
+            self.best.copy_from_slice(&self.search.assignment);
         }
         value
     }

@@ -3,6 +3,7 @@
 use crate::routing::memetic::candidates::Candidates;
 use crate::routing::memetic::coupling::{Coupling, Move};
 use crate::routing::memetic::instance::Instance;
+use crate::routing::memetic::seeding::repair;
 
 /// Relative improvement below which a step is rounding.
 const IMPROVEMENT_MIN: f64 = 1e-11;
@@ -42,10 +43,11 @@ impl<'a, C: Coupling> Search<'a, C> {
         }
     }
 
-    /// Starts from any assignment.
+    /// Starts from any assignment, repaired where it is not within the caps.
     pub(super) fn restart(&mut self, assignment: &[u32]) {
         self.assignment.copy_from_slice(assignment);
-        self.coupling.assign(assignment);
+        repair(self.instance, &mut self.coupling, &mut self.assignment);
+        self.coupling.assign(&self.assignment);
         self.touched.fill(true);
         self.evaluations += 1;
     }
@@ -54,7 +56,7 @@ impl<'a, C: Coupling> Search<'a, C> {
     pub(super) fn restart_near(&mut self, assignment: &[u32], origin: &[u32]) {
         self.restart(assignment);
         self.touched.fill(false);
-        for (d, was) in assignment.iter().zip(origin) {
+        for (d, was) in self.assignment.iter().zip(origin) {
             if d != was {
                 self.touched[*d as usize] = true;
                 self.touched[*was as usize] = true;
@@ -92,6 +94,12 @@ impl<'a, C: Coupling> Search<'a, C> {
         self.is_stopped
     }
 
+    /// Whether the cap of `d` is reached.
+    fn is_full(&self, d: u32) -> bool {
+        let caps = self.instance.caps.as_ref();
+        caps.is_some_and(|caps| self.coupling.members(d).len() >= caps.most(d as usize))
+    }
+
     fn threshold(&self) -> f64 {
         -IMPROVEMENT_MIN * self.coupling.cost().max(IMPROVEMENT_MIN)
     }
@@ -114,7 +122,7 @@ impl<'a, C: Coupling> Search<'a, C> {
                 if gain - relief >= best {
                     break;
                 }
-                if candidate.d == from {
+                if candidate.d == from || self.is_full(candidate.d) {
                     continue;
                 }
                 self.evaluations += 1;
@@ -183,7 +191,8 @@ impl<'a, C: Coupling> Search<'a, C> {
                     if separable + least >= best_delta {
                         break;
                     }
-                    if target.d == candidate.d {
+                    // Where the first came from is a swap and needs no place.
+                    if target.d == candidate.d || (target.d != from && self.is_full(target.d)) {
                         continue;
                     }
                     self.evaluations += 1;

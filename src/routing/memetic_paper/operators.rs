@@ -7,6 +7,7 @@ use crate::domain::DestinationOrd;
 use crate::routing::completion::{FiniteMax, completions, destination_finish_s};
 use crate::routing::memetic_paper::MemeticPaperParams;
 use crate::routing::memetic_paper::population::{Chromosome, PopulationObjective, Terms};
+use crate::routing::places::Places;
 use crate::routing::problem::Problem;
 
 /// The legal sets D_r as lists.
@@ -55,9 +56,39 @@ impl<'a> Breeder<'a> {
     }
 
     /// The chromosome of `genes` with its raw terms; fitness is set when a population is scored.
-    pub(super) fn evaluated(&mut self, genes: Vec<DestinationOrd>) -> Chromosome {
+    ///
+    /// Genes beyond a cap move first: the paper has no caps.
+    pub(super) fn evaluated(&mut self, mut genes: Vec<DestinationOrd>) -> Chromosome {
+        self.fit_caps(&mut genes);
         let terms = self.terms(&genes);
         Chromosome { genes, terms, fitness: f64::INFINITY }
+    }
+
+    /// In arrival order, each gene without a place moves to the open place that finishes it earliest.
+    fn fit_caps(&self, genes: &mut [DestinationOrd]) {
+        let Some(caps) = self.problem.caps() else { return };
+        if caps.admit(genes.iter().map(|d| d.idx())) {
+            return;
+        }
+        let mut places = Places::new(Some(caps));
+        let mut total_s = vec![0.0; self.problem.n_destinations()];
+        for (r, gene) in genes.iter_mut().enumerate() {
+            if !places.take_if_open(r, gene.idx()) {
+                let finish_s = |d: &DestinationOrd| {
+                    let service_s = self.problem.service(r, *d).get();
+                    destination_finish_s(
+                        self.problem.destination(*d),
+                        service_s,
+                        total_s[d.idx()] + service_s,
+                    )
+                };
+                let open = self.legal.sets[r].iter().copied().filter(|d| places.is_open(d.idx()));
+                let earliest = open.min_by(|a, b| finish_s(a).total_cmp(&finish_s(b)));
+                *gene = earliest.unwrap_or(*gene);
+                places.take(r, gene.idx());
+            }
+            total_s[gene.idx()] += self.problem.service(r, *gene).get();
+        }
     }
 
     /// Tournament selection.

@@ -202,6 +202,8 @@ fn loads(n: usize, context: &RoutingContext, transfer_s: &[f64]) -> Vec<Destinat
         network_s: destination.network.rtt.get() + mean_transfer_s[d.idx()],
         inflight: state.inflight,
         max_concurrency: destination.throughput.max_concurrency,
+        // The planner holds what a full destination cannot take yet.
+        cap: None,
     };
     context.iter().map(load).collect()
 }

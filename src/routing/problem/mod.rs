@@ -1,7 +1,8 @@
 //! The assignment problem of one batch: dense R × M tables, row-major, and the state of every destination.
 //!
 //! Rows are requests in arrival order, columns destinations in fleet order. A [`Problem`] that exists is
-//! valid: every number is finite and not negative and every request has a legal destination.
+//! valid: every number is finite and not negative, every request has a legal destination, and the caps leave
+//! a place for every request.
 
 mod build;
 
@@ -11,6 +12,7 @@ use thiserror::Error;
 
 use crate::domain::{DestinationId, DestinationOrd, NodeClass, Weights};
 use crate::routing::params::{CompletionModel, TimeTerm};
+use crate::routing::places::{Caps, Places, Shortage};
 use crate::units::{Joules, Quality, Seconds, Usd};
 
 /// Largest R × M a problem may have, 4,096 requests × 1,024 destinations. Five tables of eight bytes a cell
@@ -19,6 +21,9 @@ pub const CELLS_MAX: usize = 1 << 22;
 
 /// A quality loss this little below zero is the rounding of `1 − q̂` and taken for zero.
 const LOSS_ROUNDING: f64 = 1e-12;
+
+/// Destinations a message names one by one.
+const IDS_NAMED: usize = 4;
 
 /// What the tables need to know of one destination.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,6 +42,8 @@ pub struct DestinationLoad {
     pub inflight: u32,
     /// Requests the engine runs at once.
     pub max_concurrency: u32,
+    /// The most requests of this batch that may go there; `None` for any number.
+    pub cap: Option<u32>,
 }
 
 /// The prompt clusters of UniRoute and how often each destination errs on them.
@@ -79,6 +86,8 @@ pub struct ProblemTables {
 #[derive(Debug, Clone)]
 pub struct Problem {
     tables: ProblemTables,
+    /// Only where a cap can bind.
+    caps: Option<Caps>,
 }
 
 /// Why tables do not make a problem.
@@ -137,6 +146,21 @@ pub enum ProblemError {
     /// A request may go nowhere.
     #[error("request {0} has no legal destination")]
     NoLegalDestination(usize),
+    /// The caps leave too few places for some requests.
+    #[error(
+        "{requests} requests, request {request} among them, may only go to {destinations}, where the caps \
+         leave {places} places; raise a cap or split the batch"
+    )]
+    CapsTooTight {
+        /// The first request without a place.
+        request: usize,
+        /// Requests that compete for the places.
+        requests: usize,
+        /// The destinations they may go to: the first few, and how many more.
+        destinations: String,
+        /// Places there.
+        places: usize,
+    },
     /// Weights are negative, not finite, or sum to zero.
     #[error("the weights of request {0} must be finite, not negative, and at least one of them positive")]
     Weights(usize),
@@ -171,7 +195,8 @@ impl Problem {
         check_destinations(&tables)?;
         check_cells(&tables)?;
         check_rows(&tables)?;
-        Ok(Self { tables })
+        let caps = caps(&tables, |_| true).map_err(|shortage| caps_too_tight(&tables, &shortage))?;
+        Ok(Self { tables, caps })
     }
 
     /// R, the number of requests; at least 1.
@@ -244,6 +269,27 @@ impl Problem {
     #[must_use]
     pub fn tables(&self) -> &ProblemTables {
         &self.tables
+    }
+
+    /// The caps, if any can bind.
+    pub(in crate::routing) fn caps(&self) -> Option<&Caps> {
+        self.caps.as_ref()
+    }
+
+    /// Places within the caps, all free.
+    pub(in crate::routing) fn places(&self) -> Places<'_> {
+        Places::new(self.caps())
+    }
+
+    /// The caps, if any can bind, of a batch that may only go to the destinations that `keep` accepts.
+    ///
+    /// # Errors
+    /// Some requests have too few places there.
+    pub(in crate::routing) fn caps_within(
+        &self,
+        keep: impl Fn(&DestinationLoad) -> bool,
+    ) -> Result<Option<Caps>, Shortage> {
+        caps(&self.tables, keep)
     }
 
     /// The legal destinations of request `r`, in fleet order.
@@ -341,6 +387,28 @@ fn check_rows(tables: &ProblemTables) -> Result<(), ProblemError> {
     }
     let Some(clusters) = &tables.clusters else { return Ok(()) };
     check_clusters(clusters, tables.weights.len(), m)
+}
+
+fn caps(tables: &ProblemTables, keep: impl Fn(&DestinationLoad) -> bool) -> Result<Option<Caps>, Shortage> {
+    let n = tables.weights.len();
+    let most = |load: &DestinationLoad| load.cap.map_or(n, |cap| n.min(cap as usize));
+    let most: Vec<usize> = tables.destinations.iter().map(most).collect();
+    if most.iter().all(|most| *most == n) {
+        return Ok(None);
+    }
+    let kept: Vec<bool> = tables.destinations.iter().map(keep).collect();
+    let cells = tables.legal.iter().zip(kept.iter().cycle());
+    Caps::new(cells.map(|(legal, kept)| *legal && *kept).collect(), most).map(Some)
+}
+
+fn caps_too_tight(tables: &ProblemTables, shortage: &Shortage) -> ProblemError {
+    let ids = shortage.destinations.iter().map(|d| tables.destinations[*d].id.as_str());
+    let mut destinations = ids.take(IDS_NAMED).collect::<Vec<_>>().join(", ");
+    if let Some(more @ 1..) = shortage.destinations.len().checked_sub(IDS_NAMED) {
+        destinations.push_str(&format!(" and {more} more"));
+    }
+    let (request, requests) = (shortage.request, shortage.requests);
+    ProblemError::CapsTooTight { request, requests, destinations, places: requests - 1 }
 }
 
 fn check_clusters(clusters: &Clusters, n: usize, m: usize) -> Result<(), ProblemError> {
