@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::config::{Config, EndpointConfig, ResponseModel};
-use crate::domain::Destination;
+use crate::domain::{Availability, Destination};
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::planning::{PlanParams, PlannerParams};
 use crate::profiler::node::FleetHealth;
@@ -73,6 +73,15 @@ impl App {
         let (stop, force) = (CancellationToken::new(), CancellationToken::new());
         tasks.spawn(stop_aware(force.clone(), scheduler_task));
         health.probe_all().await;
+        for ((_, spec), state) in pool.iter().zip(health.states().iter()) {
+            if *state != Availability::Ready {
+                warn!(
+                    endpoint = spec.name,
+                    state = state.as_str(),
+                    "not ready yet: is its server running at its url?"
+                );
+            }
+        }
         for (endpoint, _) in pool.iter() {
             tasks.spawn(stop_aware(force.clone(), health.clone().watch_endpoint(endpoint)));
         }
@@ -302,10 +311,10 @@ fn start_quality(
 fn scheduling(config: &Config) -> (Box<dyn RoutingPolicy + Send + Sync>, SchedulerParams) {
     let routing = &config.routing;
     if routing.completion == CompletionModel::Slots || routing.time == TimeTerm::Sum {
-        warn!(
+        info!(
             completion = routing.completion.as_str(),
             time = routing.time.as_str(),
-            "this version plans with completion `fifo` and time `makespan` only: they are used instead"
+            "planning with completion `fifo` and time `makespan`: this version has no others yet"
         );
     }
     let costs = CostModels {

@@ -135,12 +135,27 @@ impl PlanJob {
         params: &PlanParams,
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<Plan, SolveError> {
-        let mut impossible = Vec::new();
-        let mut placeable: Vec<(&Waiting, LegalSet)> = Vec::with_capacity(self.waiting.len());
         let busy = self.taken_up_to(|d| d.throughput.max_concurrency);
         let full = self.taken_up_to(|d| d.max_inflight);
+        match self.decide((&busy, &full), policy, params, stop) {
+            // It may have nothing to choose from where there is room (`cloud_only`, say): then where there is not.
+            Err(SolveError::Policy(_)) if !busy.is_empty() => self.decide((&[], &[]), policy, params, stop),
+            outcome => outcome,
+        }
+    }
+
+    /// Decides where whoever has lost patience passes by the destinations `(busy, full)`.
+    fn decide(
+        &self,
+        (busy, full): (&[DestinationOrd], &[DestinationOrd]),
+        policy: &dyn RoutingPolicy,
+        params: &PlanParams,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<Plan, SolveError> {
+        let mut impossible = Vec::new();
+        let mut placeable: Vec<(&Waiting, LegalSet)> = Vec::with_capacity(self.waiting.len());
         for waiting in &self.waiting {
-            match self.legal_for(waiting, &busy, &full) {
+            match self.legal_for(waiting, busy, full) {
                 Ok(legal) => placeable.push((waiting, legal)),
                 Err(reason) => impossible.push((waiting.ticket, reason)),
             }

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use self::rig::{Refusing, Rig, fleet};
 use super::{Rejection, WindowClose, WindowOrder};
 use crate::domain::fixture::{prediction, request};
-use crate::domain::{Availability, Constraints, DestinationOrd};
-use crate::routing::NoDestination;
+use crate::domain::{Availability, Constraints, DestinationOrd, NodeClass};
+use crate::routing::{NoDestination, PolicyKind, PolicyParams, for_kind};
 use crate::units::Seconds;
 
 const D0: DestinationOrd = DestinationOrd(0);

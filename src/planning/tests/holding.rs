@@ -271,3 +271,19 @@ fn a_request_for_no_destination_is_answered_and_the_batch_goes_on() {
     let unknown = NoDestination::UnknownModel { model: "model-9".into() };
     assert_eq!(rig.rejected(), [(2, Rejection::Impossible(unknown))]);
 }
+
+#[test]
+fn a_policy_that_has_only_full_destinations_to_choose_from_holds() {
+    let mut destinations = fleet(&[(1, 1), (1, 1)]);
+    destinations[0].class = NodeClass::Cloud;
+    let mut rig = Rig::new(destinations, |p| p.gather = false);
+    rig.policy = for_kind(PolicyKind::CloudOnly, &PolicyParams::default());
+    rig.arrive(0.0, 1);
+    rig.turn(0.0);
+    rig.arrive(0.1, 2);
+    rig.run_until(3.0);
+    assert_eq!((rig.sent(), rig.rejected().len()), (vec![(1, D0)], 0), "the edge is no choice, and no error");
+    rig.finish(3.0, 1);
+    rig.turn(3.0);
+    assert_eq!(rig.sent(), [(1, D0), (2, D0)]);
+}
