@@ -77,6 +77,8 @@ class ChildProcesses(unittest.TestCase):
     def _child_ends_after(self, signum: signal.Signals) -> None:
         program = (
             "import signal, sys; from pathlib import Path; from children import Children\n"
+            # A shell's background job is started with SIGINT ignored.
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "with Children() as children:\n"
             "    print(children.start(['sleep', '600'], Path('/dev/null')).pid, flush=True)\n"
             "    signal.pause()\n"
@@ -87,7 +89,10 @@ class ChildProcesses(unittest.TestCase):
             child = int(parent.stdout.readline())
             self.assertTrue(_runs(child))
             parent.send_signal(signum)
-            parent.wait(WAIT_S)
+            try:
+                parent.wait(WAIT_S)
+            finally:
+                parent.kill()
         deadline = time.monotonic() + WAIT_S
         while _runs(child) and time.monotonic() < deadline:
             time.sleep(0.02)
