@@ -506,6 +506,14 @@ mod faults {
     }
 
     #[test]
+    fn a_url_of_one_path_of_the_api() {
+        for url in ["http://h/v1/chat/completions", "https://h/models/"] {
+            let text = edited("http://127.0.0.1:8000", &format!("'{url}'"));
+            assert!(fault(&text).problem.contains("end it where the API starts"), "{url}");
+        }
+    }
+
+    #[test]
     fn bad_addresses() {
         for address in ["8080", "':8080'", "example.org:80", "127.0.0.1", "127.0.0.1:70000"] {
             let fault = fault(&edited("127.0.0.1:8080", address));

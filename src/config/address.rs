@@ -54,6 +54,9 @@ pub(super) fn absolute_url(field: &Field<'_>) -> Option<Uri> {
 pub(super) fn parse_base_url(text: &str) -> Result<BaseUrl, UrlFault> {
     let parts = parse_url(text)?.into_parts();
     let path = parts.path_and_query.as_ref().map_or("", |path| path.path()).trim_end_matches('/');
+    if ["/chat/completions", "/completions", "/embeddings", "/models"].iter().any(|end| path.ends_with(end)) {
+        return Err(UrlFault::BelowBase);
+    }
     let base_path = if path.is_empty() { "/v1" } else { path }.to_owned();
     match (parts.scheme, parts.authority) {
         (Some(scheme), Some(authority)) => Ok(BaseUrl { scheme, authority, base_path }),
@@ -67,11 +70,17 @@ pub(super) enum UrlFault {
     Malformed,
     Credentials,
     Query,
+    /// It names a path of the API, not where the API starts.
+    BelowBase,
 }
 
 fn or_fault<T>(field: &Field<'_>, url: Result<T, UrlFault>) -> Option<T> {
     match url {
         Ok(url) => return Some(url),
+        Err(UrlFault::BelowBase) => {
+            field
+                .fault("names one path of the API: end it where the API starts, such as at /v1", ALLOWED_URL);
+        }
         Err(UrlFault::Malformed) => field.fault("not a URL", ALLOWED_URL),
         // These two may hold a key, so the value is not repeated.
         Err(UrlFault::Credentials) => {
