@@ -13,7 +13,7 @@ pub mod scales;
 
 pub use messages::{Action, Arrival, Rejection, Step, Ticket};
 pub use params::{WindowClose, WindowOrder, WindowParams};
-pub use plan::{Patience, Plan, PlanJob, PlanParams, Planned, SolveError, Solved, Waiting};
+pub use plan::{Plan, PlanJob, PlanParams, Planned, SolveError, Solved, Waiting};
 pub use planner::{Planner, PlannerParams};
 pub use scales::ScalesAverage;
 

@@ -29,19 +29,10 @@ pub struct Waiting {
     pub excluded: Vec<DestinationOrd>,
     /// Time since its arrival.
     pub waited: Seconds,
-    /// What it no longer waits for.
-    pub patience: Patience,
-}
-
-/// How choosy a request still is about where it goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Patience {
-    /// It may be planned to where it has to wait.
-    Waits,
-    /// Destinations without a free slot are no choice while another legal one has one.
-    TakesAnySlot,
-    /// Nor are those that take no more requests while another legal one does.
-    TakesAnyRoom,
+    /// Whether destinations without a free slot are no choice for it while another legal one has one.
+    pub takes_any_slot: bool,
+    /// Whether destinations that take no more requests are no choice while another legal one does.
+    pub takes_any_room: bool,
 }
 
 /// What stays the same from plan to plan.
@@ -139,7 +130,9 @@ impl PlanJob {
         let full = self.taken_up_to(|d| d.max_inflight);
         match self.decide((&busy, &full), policy, params, stop) {
             // It may have nothing to choose from where there is room (`cloud_only`, say): then where there is not.
-            Err(SolveError::Policy(_)) if !busy.is_empty() => self.decide((&[], &[]), policy, params, stop),
+            Err(SolveError::Policy(_)) if !(busy.is_empty() && full.is_empty()) => {
+                self.decide((&[], &[]), policy, params, stop)
+            }
             outcome => outcome,
         }
     }
@@ -216,9 +209,9 @@ impl PlanJob {
         let without = |excluded: &[DestinationOrd]| {
             legal_set(&waiting.request, Some(&waiting.prediction), &self.context, excluded)
         };
-        let passed_by = [(Patience::TakesAnySlot, busy), (Patience::TakesAnyRoom, full)];
-        for (patience, taken) in passed_by {
-            if waiting.patience >= patience && !taken.is_empty() {
+        let passed_by = [(waiting.takes_any_slot, busy), (waiting.takes_any_room, full)];
+        for (passes_by, taken) in passed_by {
+            if passes_by && !taken.is_empty() {
                 let others = without(&[&waiting.excluded, taken].concat());
                 if others.is_ok() {
                     return others;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::messages::{Action, Arrival, Rejection, Step, Ticket};
 use super::params::{WindowClose, WindowOrder, WindowParams};
-use super::plan::{Patience, Plan, PlanJob, Planned, Waiting};
+use super::plan::{Plan, PlanJob, Planned, Waiting};
 use super::scales::ScalesAverage;
 use crate::domain::{
     Availability, BacklogLedger, Destination, DestinationOrd, DestinationState, Prediction, RoutingContext,
@@ -321,13 +321,8 @@ impl Planner {
                 prediction: Arc::clone(&held.arrival.prediction),
                 excluded: held.arrival.excluded.clone(),
                 waited: now - held.arrival.arrived,
-                patience: match &held.arrival {
-                    arrival if arrival.has_waited(now, any_room_after) => Patience::TakesAnyRoom,
-                    arrival if any_slot_after.is_some_and(|after| arrival.has_waited(now, after)) => {
-                        Patience::TakesAnySlot
-                    }
-                    _ => Patience::Waits,
-                },
+                takes_any_slot: any_slot_after.is_some_and(|after| held.arrival.has_waited(now, after)),
+                takes_any_room: held.arrival.has_waited(now, any_room_after),
             });
         }
         self.is_solving = true;

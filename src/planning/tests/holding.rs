@@ -287,3 +287,15 @@ fn a_policy_that_has_only_full_destinations_to_choose_from_holds() {
     rig.turn(3.0);
     assert_eq!(rig.sent(), [(1, D0), (2, D0)]);
 }
+
+#[test]
+fn a_policy_per_request_queues_where_it_chooses_though_another_has_a_free_slot() {
+    let mut rig = Rig::new(fleet(&[(1, 4), (1, 4)]), |p| p.gather = false);
+    for ticket in 1..=3 {
+        rig.arrive(0.0, ticket);
+    }
+    rig.turn(0.0);
+    rig.arrive(0.5, 4);
+    rig.turn(0.5);
+    assert_eq!(rig.sent(), [(1, D0), (2, D0), (3, D0), (4, D0)]);
+}

@@ -22,6 +22,9 @@ pub const DATABASE_FILE: &str = "quality.sqlite";
 /// `user_version` of the databases this program writes.
 pub const SCHEMA_VERSION: i64 = 1;
 
+/// Longest completion that is believed; one absurd row must not spoil every mean.
+pub const COMPLETION_TOKENS_MAX: f64 = 1e7;
+
 /// `application_id` of a quality store: "CEMA".
 const APPLICATION_ID: i64 = 0x4345_4D41;
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::profiler::quality::embedder::EMBEDDING_DIMENSIONS;
 use crate::profiler::quality::estimator::profile::{Profile, ProfileCell};
 use crate::profiler::quality::format::FORMAT_NUMBERS;
-use crate::profiler::quality::store::{QualityStore, SCHEMA_VERSION, StoreError};
+use crate::profiler::quality::store::{COMPLETION_TOKENS_MAX, QualityStore, SCHEMA_VERSION, StoreError};
 
 /// Contents of a store in numbers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -213,13 +213,25 @@ fn floats<T: Copy + Default + Into<f64>, const SIZE: usize, const N: usize>(
 
 /// A length that can enter a mean. Imports refuse others; a store may be older than that.
 fn believable(completion_tokens: Option<f32>) -> Option<f32> {
-    completion_tokens.filter(|tokens| (0.0..=1e7).contains(tokens))
+    completion_tokens.filter(|tokens| (0.0..=COMPLETION_TOKENS_MAX).contains(&f64::from(*tokens)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::profiler::quality::store::write::tests::prompt;
+
+    #[test]
+    fn an_absurd_length_of_an_older_store_is_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = QualityStore::open_or_create(dir.path()).unwrap();
+        let mut row = prompt("p", "text", &[("m", 1.0)]);
+        row.scores[0].completion_tokens = Some(1e308);
+        store.write_chunk("aa", &[row]).unwrap();
+        let profile = store.load_profile(&["m".to_owned()]).unwrap();
+        let cell = profile.cells(0)[0].unwrap();
+        assert_eq!((cell.score.to_bits(), cell.completion_tokens), (1.0_f32.to_bits(), None));
+    }
 
     #[test]
     fn the_profile_holds_the_fleets_models_only() {
