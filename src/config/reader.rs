@@ -406,8 +406,13 @@ fn whole_from_float(text: &str) -> Option<u64> {
     whole.then_some(number as u64)
 }
 
+/// The path of `key` below `path`. A key that is no plain word is quoted and shortened: one may be empty, span
+/// lines or be a kilobyte long.
 fn joined(path: &str, key: &str) -> String {
-    if path.is_empty() { key.into() } else { format!("{path}.{key}") }
+    let is_word = |key: &str| key.chars().all(|c| c.is_alphanumeric() || "_-./".contains(c));
+    let is_plain = (1..=MAX_SHOWN).contains(&key.len()) && is_word(key);
+    let key = if is_plain { key.to_owned() } else { format!("\"{}\"", shortened(key)) };
+    if path.is_empty() { key } else { format!("{path}.{key}") }
 }
 
 fn shown(node: &Node) -> String {
