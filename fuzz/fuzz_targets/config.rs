@@ -13,8 +13,8 @@ fuzz_target!(|text: &str| {
     match Config::parse(text, &env) {
         Ok(config) => assert!(!format!("{config:?}").contains(SECRET), "a key can be printed"),
         Err(faults) => {
-            // YAML ends lines with CR as well.
-            let lines_max = text.chars().filter(|c| matches!(c, '\n' | '\r')).count() + 1;
+            // YAML ends lines with CR as well, and its reader sees one more at the end of an unfinished text.
+            let lines_max = text.chars().filter(|c| matches!(c, '\n' | '\r')).count() + 2;
             assert!(!faults.is_empty());
             for fault in &faults {
                 let said = fault.to_string();
