@@ -66,7 +66,7 @@ check("JSON schema keeps its order", async () => {
   const answer = await generateText(asked('say {"zeta":"z","alpha":"a"}', { output: Output.object({ schema }) }));
   assert.deepEqual(answer.output, { zeta: "z", alpha: "a" });
   const body = await lastBody();
-  assert(body.includes('"json_schema"') && body.indexOf('"zeta"', 300) < body.indexOf('"alpha"', 300), body);
+  assert(body.includes('"json_schema"') && body.indexOf('"zeta":{') < body.indexOf('"alpha":{'), body);
 });
 
 check("errors have their status", async () => {

@@ -60,13 +60,13 @@ def equal(found: object, wanted: object) -> None:
     expect(found == wanted, f"found {found!r}, wanted {wanted!r}")
 
 
-def raises(kind: type[Exception], call: Callable[[], object]) -> Exception:
-    """The exception of `kind` that `call` ends with."""
+def raises(kind: type[Exception] | tuple[type[Exception], ...], call: Callable[[], object]) -> Exception:
+    """The exception of `kind` (or one of several) that `call` ends with."""
     try:
         outcome = call()
     except kind as error:
         return error
-    raise AssertionError(f"no {kind.__name__} but {outcome!r}")
+    raise AssertionError(f"no {kind} but {outcome!r}")
 
 
 def last_body() -> str:

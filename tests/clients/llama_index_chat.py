@@ -1,5 +1,6 @@
 """LlamaIndex: OpenAILike over openai-python 2."""
 
+import httpx
 import openai
 from checklist import ANYTHING, BASE_URL, KEY, MODEL, OVERFLOW, UNICODE
 from checklist import check, equal, everywhere, expect, raises, run
@@ -63,7 +64,7 @@ def busy_endpoint_is_tried_again():
 @check
 def broken_streams_are_exceptions():
     for scenario in ("break", "cut"):
-        raises(Exception, lambda: list(chat().stream_chat(user(scenario))))
+        raises((openai.APIError, httpx.RemoteProtocolError), lambda: list(chat().stream_chat(user(scenario))))
 
 
 run()

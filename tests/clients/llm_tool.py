@@ -10,8 +10,8 @@ from checklist import check, equal, everywhere, expect, last_body, run
 HOME = tempfile.TemporaryDirectory()
 os.environ["LLM_USER_PATH"] = HOME.name  # read when `llm` is imported
 Path(HOME.name, "extra-openai-models.yaml").write_text(
-    f"- {{model_id: routed, model_name: {MODEL}, api_base: '{BASE_URL}'}}\n"
-    f"- {{model_id: unknown, model_name: acme/none, api_base: '{BASE_URL}'}}\n"
+    f"- {{model_id: routed, model_name: {MODEL}, api_base: '{BASE_URL}', api_key_name: routed}}\n"
+    f"- {{model_id: unknown, model_name: acme/none, api_base: '{BASE_URL}', api_key_name: routed}}\n"
 )
 
 from click.testing import CliRunner, Result  # noqa: E402
