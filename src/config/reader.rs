@@ -384,7 +384,11 @@ impl<'a> Section<'a> {
     fn key_fault(&self, entry: &Entry, problem: String, allowed: Option<String>) {
         // In a private section even a mistyped key may be a secret in the wrong place.
         let hidden = self.private && nearest(&entry.key, self.known.iter().copied()).is_none();
-        let key = if hidden { "(key not shown)" } else { &shortened(&entry.key) };
+        let key = match entry.key.as_str() {
+            _ if hidden => "(key not shown)",
+            "" => "\"\"",
+            key => &shortened(key),
+        };
         let path = joined(&self.spot.path, key);
         self.report.push(Fault { line: entry.line, path, problem, got: None, allowed });
     }
@@ -406,13 +410,8 @@ fn whole_from_float(text: &str) -> Option<u64> {
     whole.then_some(number as u64)
 }
 
-/// The path of `key` below `path`. A key that is no plain word is quoted and shortened: one may be empty, span
-/// lines or be a kilobyte long.
 fn joined(path: &str, key: &str) -> String {
-    let is_word = |key: &str| key.chars().all(|c| c.is_alphanumeric() || "_-./".contains(c));
-    let is_plain = (1..=MAX_SHOWN).contains(&key.len()) && is_word(key);
-    let key = if is_plain { key.to_owned() } else { format!("\"{}\"", shortened(key)) };
-    if path.is_empty() { key } else { format!("{path}.{key}") }
+    if path.is_empty() { key.into() } else { format!("{path}.{key}") }
 }
 
 fn shown(node: &Node) -> String {
