@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::app::{CLIENT_KEY, Node, Router, node};
+use support::app::{CLIENT_KEY, Router, node};
 use support::fake_endpoint::FakeEndpoint;
 use support::llama::{Llama, path_or_skip};
 use support::scripted;
@@ -83,7 +83,13 @@ async fn against_a_script(client: Option<Client>) {
     let endpoint = Arc::new(scripted::endpoint().await);
     let observer = scripted::observer(Arc::clone(&endpoint)).await;
     let chat = "{name: acme/small, upstream: small-awq, capabilities: [chat, tools, json]}";
-    let nodes: [Node; 1] = [node("a", endpoint.url()).model(chat)];
+    // What fails for `acme/busy` and `acme/broken` must not cool the endpoint of the other checks.
+    let (busy, broken) = (scripted::endpoint().await, scripted::endpoint().await);
+    let nodes = [
+        node("a", endpoint.url()).model(chat),
+        node("b", busy.url()).model("{name: acme/busy}"),
+        node("c", broken.url()).model("{name: acme/broken}"),
+    ];
     let router = Router::start(&nodes, SECTIONS).await;
     client.run(&router, "acme/small", Some(&observer)).await;
 }

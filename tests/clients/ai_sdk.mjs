@@ -1,6 +1,6 @@
 // Vercel AI SDK 7 with @ai-sdk/openai-compatible.
 import { strict as assert } from "node:assert";
-import { ANYTHING, BASE_URL, KEY, MODEL, OVERFLOW, UNICODE } from "./checklist.mjs";
+import { ANYTHING, BASE_URL, BROKEN, BUSY, KEY, MODEL, OVERFLOW, UNICODE } from "./checklist.mjs";
 import { answersCut, check, everywhere, expectUpstreamClosed, lastBody, load, run, thrown } from "./checklist.mjs";
 
 const { APICallError, Output, generateText, stepCountIs, streamText, tool } = load("ai");
@@ -83,7 +83,7 @@ check("errors have their status", async () => {
 });
 
 check("busy endpoint is tried again", async () => {
-  assert.equal((await generateText(asked("busy vercel", { maxRetries: 2 }))).text, "attempt 2");
+  assert.equal((await generateText(asked("busy", { model: provider(BUSY), maxRetries: 2 }))).text, "attempt 2");
 });
 
 check("broken streams are errors", async () => {
@@ -91,7 +91,7 @@ check("broken streams are errors", async () => {
     const errors = [];
     let text = "";
     try {
-      for await (const part of streamText(asked(scenario)).fullStream) {
+      for await (const part of streamText(asked(scenario, { model: provider(BROKEN) })).fullStream) {
         if (part.type === "text-delta") text += part.text;
         if (part.type === "error") errors.push(part.error);
       }

@@ -8,6 +8,10 @@ export const MODEL = process.env.CEMA_MODEL;
 export const KEY = process.env.CEMA_KEY;
 const OBSERVER = process.env.CEMA_OBSERVER;
 
+// Models with an endpoint of their own: what fails there must not keep other checks from being served.
+export const BUSY = "acme/busy";
+export const BROKEN = "acme/broken";
+
 export const ANYTHING = "Name one colour."; // for servers that are not scripted
 export const UNICODE = "日本語 🙂 é";
 export const OVERFLOW = "This model's maximum context length is 1024 tokens";

@@ -19,6 +19,10 @@ MODEL = os.environ["CEMA_MODEL"]
 KEY = os.environ["CEMA_KEY"]
 OBSERVER = os.environ.get("CEMA_OBSERVER", "")
 
+# Models with an endpoint of their own: what fails there must not keep other checks from being served.
+BUSY = "acme/busy"
+BROKEN = "acme/broken"
+
 ANYTHING = "Name one colour."  # for servers that are not scripted
 UNICODE = "日本語 🙂 é"
 OVERFLOW = "This model's maximum context length is 1024 tokens"

@@ -3,7 +3,7 @@
 import json
 import subprocess
 
-from checklist import ANYTHING, BASE_URL, KEY, MODEL, UNICODE
+from checklist import ANYTHING, BASE_URL, BROKEN, KEY, MODEL, UNICODE
 from checklist import answers_cut, check, equal, everywhere, expect, expect_upstream_closed, run
 
 
@@ -68,7 +68,7 @@ def errors_are_json():
 @check
 def broken_streams_end_with_an_error():
     for scenario in ("break", "cut"):
-        answer = ask(scenario, "--no-buffer", stream=True)
+        answer = ask(scenario, "--no-buffer", model=BROKEN, stream=True)
         expect('"error"' in answer.stdout, answer)
     equal(answer.returncode, 18)  # the body ends before its end
 

@@ -1,7 +1,7 @@
 """langchain-openai: ChatOpenAI with a base URL."""
 
 import openai
-from checklist import ADD, ANYTHING, BASE_URL, KEY, MODEL, OVERFLOW, SCHEMA, UNICODE
+from checklist import ADD, ANYTHING, BASE_URL, BROKEN, BUSY, KEY, MODEL, OVERFLOW, SCHEMA, UNICODE
 from checklist import check, equal, everywhere, expect, last_body, properties_in_order, raises, run
 from langchain_openai import ChatOpenAI
 
@@ -66,13 +66,13 @@ def errors_have_their_classes():
 
 @check
 def busy_endpoint_is_tried_again():
-    equal(chat(max_retries=2).invoke("busy langchain").content, "attempt 2")
+    equal(chat(model=BUSY, max_retries=2).invoke("busy").content, "attempt 2")
 
 
 @check
 def broken_streams_are_exceptions():
     for scenario in ("break", "cut"):
-        raises(openai.APIError, lambda: list(chat().stream(scenario)))
+        raises(openai.APIError, lambda: list(chat(model=BROKEN).stream(scenario)))
 
 
 run()

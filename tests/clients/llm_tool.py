@@ -4,14 +4,16 @@ import os
 import tempfile
 from pathlib import Path
 
-from checklist import ANYTHING, BASE_URL, KEY, MODEL, OVERFLOW, UNICODE
+from checklist import ANYTHING, BASE_URL, BROKEN, KEY, MODEL, OVERFLOW, UNICODE
 from checklist import check, equal, everywhere, expect, last_body, run
 
 HOME = tempfile.TemporaryDirectory()
 os.environ["LLM_USER_PATH"] = HOME.name  # read when `llm` is imported
 Path(HOME.name, "extra-openai-models.yaml").write_text(
-    f"- {{model_id: routed, model_name: {MODEL}, api_base: '{BASE_URL}', api_key_name: routed}}\n"
-    f"- {{model_id: unknown, model_name: acme/none, api_base: '{BASE_URL}', api_key_name: routed}}\n"
+    "".join(
+        f"- {{model_id: {name}, model_name: {model}, api_base: '{BASE_URL}', api_key_name: routed}}\n"
+        for name, model in (("routed", MODEL), ("unknown", "acme/none"), ("broken", BROKEN))
+    )
 )
 
 from click.testing import CliRunner, Result  # noqa: E402
@@ -46,8 +48,8 @@ def errors_end_it():
         (llm("say hi", key="sk-wrong"), "API key"),
         (llm("say hi", model="unknown"), "acme/none"),
         (llm("overflow"), OVERFLOW),
-        (llm("break"), "engine stopped"),
-        (llm("cut"), ""),
+        (llm("break", model="broken"), "engine stopped"),
+        (llm("cut", model="broken"), ""),
     ):
         expect(outcome.exit_code != 0 and words in outcome.stderr, (outcome, outcome.output))
 

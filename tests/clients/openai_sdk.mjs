@@ -1,6 +1,6 @@
 // openai-node 7.
 import { strict as assert } from "node:assert";
-import { ANYTHING, BASE_URL, KEY, MODEL, OVERFLOW, SCHEMA, UNICODE } from "./checklist.mjs";
+import { ANYTHING, BASE_URL, BROKEN, BUSY, KEY, MODEL, OVERFLOW, SCHEMA, UNICODE } from "./checklist.mjs";
 import { answersCut, check, everywhere, expectUpstreamClosed, lastBody, load, run, thrown } from "./checklist.mjs";
 
 const { default: OpenAI } = load("openai");
@@ -96,16 +96,16 @@ check("errors have their classes", async () => {
 });
 
 check("busy endpoint is tried again when it said", async () => {
-  const answer = await ask("busy openai-node", {}, { maxRetries: 2 });
+  const answer = await ask("busy", { model: BUSY }, { maxRetries: 2 });
   assert.equal(answer.choices[0].message.content, "attempt 2");
-  const error = await thrown(OpenAI.RateLimitError, () => ask("busy openai-node alone"));
+  const error = await thrown(OpenAI.RateLimitError, () => ask("busy alone", { model: BUSY }));
   assert(error.headers.get("retry-after"));
 });
 
 check("broken streams throw", async () => {
   for (const scenario of ["break", "cut"]) {
     const seen = [];
-    await thrown(Error, () => collect(ask(scenario, { stream: true }), seen));
+    await thrown(Error, () => collect(ask(scenario, { model: BROKEN, stream: true }), seen));
     assert.equal(textOf(seen), "one two");
   }
 });
