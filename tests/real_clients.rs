@@ -83,10 +83,11 @@ async fn against_a_script(client: Option<Client>) {
     let endpoint = Arc::new(scripted::endpoint().await);
     let observer = scripted::observer(Arc::clone(&endpoint)).await;
     let chat = "{name: acme/small, upstream: small-awq, capabilities: [chat, tools, json]}";
+    let embedding = "{name: acme/embed, upstream: embed, capabilities: [embedding]}";
     // What fails for `acme/busy` and `acme/broken` must not cool the endpoint of the other checks.
     let (busy, broken) = (scripted::endpoint().await, scripted::endpoint().await);
     let nodes = [
-        node("a", endpoint.url()).model(chat),
+        node("a", endpoint.url()).model(&format!("{chat}, {embedding}")),
         node("b", busy.url()).model("{name: acme/busy}"),
         node("c", broken.url()).model("{name: acme/broken}"),
     ];

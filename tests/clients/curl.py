@@ -53,6 +53,16 @@ def unicode_and_large_bodies_pass():
 
 
 @check
+def embeddings_and_content_types():
+    json_type = ("--header", "Content-Type: application/json")
+    body = json.dumps({"model": "acme/embed", "input": "a"})
+    answer = json.loads(curl("/embeddings", *json_type, "--data", body).stdout)
+    equal(answer["data"][0]["embedding"], [0, 0.5])
+    # What curl sends without a header is no JSON.
+    equal(curl("/embeddings", "--data", body).stderr.split(";")[0], "415 application/json")
+
+
+@check
 def errors_are_json():
     for answer, status in (
         (curl("/models", key="sk-wrong"), 401),

@@ -3,7 +3,7 @@
 import openai
 from checklist import ADD, ANYTHING, BASE_URL, BROKEN, BUSY, KEY, MODEL, OVERFLOW, SCHEMA, UNICODE
 from checklist import check, equal, everywhere, expect, last_body, properties_in_order, raises, run
-from langchain_openai import ChatOpenAI
+from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
 
 
 def chat(**further: object) -> ChatOpenAI:
@@ -54,6 +54,19 @@ def json_schema_keeps_its_order():
     found = chat().with_structured_output(schema, method="json_schema").invoke('say {"zeta":"z","alpha":"a"}')
     equal(found, {"zeta": "z", "alpha": "a"})
     properties_in_order(last_body())
+
+
+@check
+def embeddings():
+    # By default it cuts texts into tokens itself, by OpenAI's vocabulary, and sends those.
+    options = {"base_url": BASE_URL, "api_key": KEY, "check_embedding_ctx_length": False}
+    found = OpenAIEmbeddings(model="acme/embed", **options).embed_documents(["a", UNICODE])
+    equal(found, [[0.0, 0.5], [1.0, 0.5]])
+
+
+@everywhere
+def text_completion():
+    expect(OpenAI(model=MODEL, base_url=BASE_URL, api_key=KEY, max_tokens=4).invoke("The sky is"), "no text")
 
 
 @check

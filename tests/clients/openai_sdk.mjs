@@ -81,6 +81,18 @@ check("JSON schema keeps its order", async () => {
   assert(body.indexOf('"zeta"') < body.indexOf('"alpha"'), body);
 });
 
+check("embeddings", async () => {
+  for (const further of [{}, { encoding_format: "float" }]) {
+    const answer = await client.embeddings.create({ model: "acme/embed", input: ["a", UNICODE], ...further });
+    assert.deepEqual(answer.data.map((part) => [...part.embedding]), [[0, 0.5], [1, 0.5]]);
+  }
+});
+
+everywhere("text completion", async () => {
+  const answer = await client.completions.create({ model: MODEL, prompt: "The sky is", max_tokens: 4 });
+  assert(answer.choices[0].text && answer.usage.completion_tokens > 0);
+});
+
 check("errors have their classes", async () => {
   const stranger = new OpenAI({ baseURL: BASE_URL, apiKey: "sk-wrong", maxRetries: 0 });
   const wrongKey = await thrown(OpenAI.AuthenticationError, () => ask("say hi", {}, {}, stranger));

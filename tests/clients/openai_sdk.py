@@ -121,6 +121,24 @@ def json_schema_keeps_its_order():
 
 
 @check
+def embeddings():
+    for further in ({}, {"encoding_format": "float"}):  # the default is base64
+        answer = CLIENT.embeddings.create(model="acme/embed", input=["a", UNICODE, "c"], **further)
+        equal([part.embedding for part in answer.data], [[0.0, 0.5], [1.0, 0.5], [2.0, 0.5]])
+        expect(answer.usage.prompt_tokens > 0, answer.usage)
+    # A name that cannot do what is asked.
+    raises(openai.BadRequestError, lambda: CLIENT.embeddings.create(model=MODEL, input="a"))
+
+
+@everywhere
+def text_completion():
+    answer = CLIENT.completions.create(model=MODEL, prompt="The sky is", max_tokens=4)
+    expect(answer.choices[0].text and answer.usage.completion_tokens > 0, answer)
+    parts = list(CLIENT.completions.create(model=MODEL, prompt="The sky is", max_tokens=4, stream=True))
+    expect("".join(part.choices[0].text for part in parts if part.choices), parts)
+
+
+@check
 def wrong_key():
     stranger = openai.OpenAI(base_url=BASE_URL, api_key="sk-wrong", max_retries=0)
     error = raises(openai.AuthenticationError, lambda: ask("say hi", stranger))
