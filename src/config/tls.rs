@@ -45,8 +45,7 @@ impl TlsConfig {
         let mut server = match server_config(chain, private_key) {
             Ok(server) => server,
             Err(error) => {
-                let is_mismatch =
-                    matches!(error, TlsError::InconsistentKeys(InconsistentKeys::KeyMismatch));
+                let is_mismatch = matches!(error, TlsError::InconsistentKeys(InconsistentKeys::KeyMismatch));
                 let problem = if is_mismatch {
                     format!("not the key of the certificate in {}", cert.display())
                 } else {

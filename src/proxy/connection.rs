@@ -190,11 +190,7 @@ impl ClientIo {
     }
 
     /// Lets a write that waits for the client wait so long and no longer.
-    fn within_limit<T>(
-        &mut self,
-        written: Poll<io::Result<T>>,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<T>> {
+    fn within_limit<T>(&mut self, written: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.blocked_since = None;
             return written;
