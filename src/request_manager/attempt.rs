@@ -12,7 +12,6 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Call, FailureKind};
@@ -20,7 +19,7 @@ use crate::domain::{Destination, EndpointOrd};
 use crate::endpoint::answer::{Usage, inspect_complete};
 use crate::endpoint::meter::StreamMeter;
 use crate::endpoint::upstream_error::UpstreamError;
-use crate::endpoint::{EndpointPool, SendError, Timeouts};
+use crate::endpoint::{AnswerBody, EndpointPool, SendError, Timeouts};
 use crate::profiler::node::UnderWay;
 
 /// Held of a stream before its first content; more is committed.
@@ -75,9 +74,9 @@ pub(super) struct Streaming {
 /// What is still to come of an answer under way.
 pub(super) enum Rest {
     /// Even its head: the client waited so long that the stream was committed without.
-    Head(Pin<Box<dyn Future<Output = Result<Incoming, Failure>> + Send>>),
+    Head(Pin<Box<dyn Future<Output = Result<AnswerBody, Failure>> + Send>>),
     /// Its body.
-    Body(Incoming),
+    Body(AnswerBody),
     /// Nothing: the endpoint has been left.
     Nothing,
 }
@@ -186,7 +185,7 @@ impl Attempt<'_> {
     /// A stream whose endpoint has not even sent a head: it may be loading the model.
     fn commit_without_head(
         self,
-        opened: impl Future<Output = Result<Response<Incoming>, Failure>> + Send + Unpin + 'static,
+        opened: impl Future<Output = Result<Response<AnswerBody>, Failure>> + Send + Unpin + 'static,
     ) -> Answer {
         let body = async move {
             let response = opened.await?;
@@ -220,7 +219,7 @@ impl Attempt<'_> {
     }
 
     /// Reads a stream up to its first content.
-    async fn read_preamble(self, response: Response<Incoming>) -> Result<Answer, Failure> {
+    async fn read_preamble(self, response: Response<AnswerBody>) -> Result<Answer, Failure> {
         let (status, headers) = (response.status(), passed_headers(response.headers()));
         let mut rest = response.into_body();
         let mut meter = StreamMeter::new();
@@ -255,7 +254,7 @@ impl Attempt<'_> {
     }
 
     /// Reads an answer in one piece; a very large one is passed on while it comes.
-    async fn read_whole(self, response: Response<Incoming>) -> Result<Answer, Failure> {
+    async fn read_whole(self, response: Response<AnswerBody>) -> Result<Answer, Failure> {
         let limits = *self.pool.timeouts();
         let (status, headers) = (response.status(), passed_headers(response.headers()));
         let mut rest = response.into_body();
@@ -292,12 +291,12 @@ impl Line {
         path: &'static str,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<Response<Incoming>, Failure> {
+    ) -> Result<Response<AnswerBody>, Failure> {
         let response = self.pool.post(self.endpoint, path, headers, body).await?;
         if response.status().is_success() { Ok(response) } else { Err(self.read_error(response).await) }
     }
 
-    async fn read_error(&self, response: Response<Incoming>) -> Failure {
+    async fn read_error(&self, response: Response<AnswerBody>) -> Failure {
         let Timeouts { idle, .. } = *self.pool.timeouts();
         let status = response.status();
         let retry_after = retry_after(response.headers());
@@ -328,7 +327,7 @@ pub(crate) fn names_event_stream(content_type: &HeaderValue) -> bool {
         .is_some_and(|name| name.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
-fn is_event_stream(response: &Response<Incoming>) -> bool {
+fn is_event_stream(response: &Response<AnswerBody>) -> bool {
     let content_type = response.headers().get(header::CONTENT_TYPE);
     content_type.is_some_and(names_event_stream)
 }
