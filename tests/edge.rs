@@ -216,17 +216,18 @@ fn held_by_kernel(ports: &[u16]) -> usize {
     queued.sum()
 }
 
-/// The number of permits left once it stops changing.
-async fn settled(gate: &Semaphore) -> usize {
-    let mut before = usize::MAX;
-    in_time("the endpoint to be blocked", async {
+/// The number of permits left and what the kernel holds for `ports`, once both have stopped changing.
+async fn at_rest(gate: &Semaphore, ports: &[u16]) -> (usize, usize) {
+    in_time("everything to be at rest", async {
+        let (mut before, mut n_same) = ((usize::MAX, 0), 0);
         loop {
-            let now = gate.available_permits();
-            if now == before {
+            let now = (gate.available_permits(), held_by_kernel(ports));
+            n_same = if now == before { n_same + 1 } else { 0 };
+            if n_same == 3 {
                 return now;
             }
             before = now;
-            tokio::time::sleep(Duration::from_millis(300)).await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
         }
     })
     .await
@@ -248,7 +249,7 @@ async fn a_client_that_reads_nothing_is_cut_and_its_endpoint_freed() {
     const N_EVENTS: usize = 2_000;
     let gate = Arc::new(Semaphore::new(N_EVENTS));
     let endpoint = long_stream(N_EVENTS, &gate).await;
-    let sections = format!("{AT_ONCE}timeouts: {{write_idle_ms: 1500}}\n");
+    let sections = format!("{AT_ONCE}timeouts: {{write_idle_ms: 3000}}\n");
     let router = Router::start(&[node("a", endpoint.url())], &sections).await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(64 << 10).unwrap();
@@ -256,9 +257,8 @@ async fn a_client_that_reads_nothing_is_cut_and_its_endpoint_freed() {
     client.write_all(sized(&ask_stream("m")).as_bytes()).await.unwrap();
     endpoint.posts_reach(1).await;
 
-    let left = settled(&gate).await;
+    let (left, kernel) = at_rest(&gate, &[router.api().port(), endpoint.addr().port()]).await;
     let written = (N_EVENTS - left) * (64 << 10);
-    let kernel = held_by_kernel(&[router.api().port(), endpoint.addr().port()]);
     // The last event counts as written while the endpoint's write of it waits.
     let in_process = written.saturating_sub(kernel);
     assert!(left > 0, "the endpoint could write everything");
