@@ -5,6 +5,7 @@ mod connection;
 pub mod pool;
 
 pub mod answer;
+pub mod coding;
 pub mod echo;
 pub mod meter;
 pub mod sse;

@@ -64,7 +64,7 @@ fn panicked(payload: &(dyn std::any::Any + Send)) -> Response<ResponseBody> {
     ))
 }
 
-/// Gives every request an id, its own if usable, puts it on the answer, and turns a panic into one.
+/// Gives every request an id, the first usable one of its own if there is one, puts it on the answer, and turns a panic into one.
 #[derive(Debug, Clone)]
 struct Guarded<S>(S);
 
@@ -82,7 +82,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
-        let value = request.headers().get(&X_REQUEST_ID).filter(|value| is_usable(value)).cloned();
+        let value = request.headers().get_all(&X_REQUEST_ID).iter().find(|value| is_usable(value)).cloned();
         let value = value.unwrap_or_else(new_id);
         let id = RequestId(value.to_str().unwrap_or_default().into());
         request.extensions_mut().insert(id);
