@@ -12,7 +12,6 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Call, FailureKind};
@@ -21,7 +20,7 @@ use crate::endpoint::answer::{Usage, inspect_complete};
 use crate::endpoint::coding::{ContentCoding, DecodedBody};
 use crate::endpoint::meter::StreamMeter;
 use crate::endpoint::upstream_error::UpstreamError;
-use crate::endpoint::{EndpointPool, SendError, Timeouts};
+use crate::endpoint::{AnswerBody, EndpointPool, SendError, Timeouts};
 use crate::profiler::node::UnderWay;
 
 /// Held of a stream before its first content; more is committed.
@@ -51,8 +50,8 @@ struct Line {
     renamed: Option<(Arc<str>, Arc<str>)>,
 }
 
-/// The body of an endpoint's answer, decoded.
-type AnswerBody = DecodedBody<Incoming>;
+/// The body of an endpoint's answer without its content coding.
+type PlainBody = DecodedBody<AnswerBody>;
 
 /// An answer that may be committed to the client.
 #[derive(Debug)]
@@ -81,9 +80,9 @@ pub(super) struct Streaming {
 /// What is still to come of an answer under way.
 pub(super) enum Rest {
     /// Even its head: the client waited so long that the stream was committed without.
-    Head(Pin<Box<dyn Future<Output = Result<AnswerBody, Failure>> + Send>>),
+    Head(Pin<Box<dyn Future<Output = Result<PlainBody, Failure>> + Send>>),
     /// Its body.
-    Body(AnswerBody),
+    Body(PlainBody),
     /// Nothing: the endpoint has been left.
     Nothing,
 }
@@ -193,7 +192,7 @@ impl Attempt<'_> {
     /// A stream whose endpoint has not even sent a head: it may be loading the model.
     fn commit_without_head(
         self,
-        opened: impl Future<Output = Result<Response<AnswerBody>, Failure>> + Send + Unpin + 'static,
+        opened: impl Future<Output = Result<Response<PlainBody>, Failure>> + Send + Unpin + 'static,
     ) -> Answer {
         let body = async move {
             let response = opened.await?;
@@ -232,7 +231,7 @@ impl Attempt<'_> {
     }
 
     /// Reads a stream up to its first content.
-    async fn read_preamble(self, response: Response<AnswerBody>) -> Result<Answer, Failure> {
+    async fn read_preamble(self, response: Response<PlainBody>) -> Result<Answer, Failure> {
         let (status, headers) = (response.status(), passed_headers(response.headers()));
         let mut rest = response.into_body();
         let mut meter = StreamMeter::new();
@@ -267,7 +266,7 @@ impl Attempt<'_> {
     }
 
     /// Reads an answer in one piece; a very large one is passed on while it comes.
-    async fn read_whole(self, response: Response<AnswerBody>) -> Result<Answer, Failure> {
+    async fn read_whole(self, response: Response<PlainBody>) -> Result<Answer, Failure> {
         let limits = *self.pool.timeouts();
         let (status, headers) = (response.status(), passed_headers(response.headers()));
         let mut rest = response.into_body();
@@ -305,12 +304,12 @@ impl Line {
         path: &'static str,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<Response<AnswerBody>, Failure> {
+    ) -> Result<Response<PlainBody>, Failure> {
         let response = self.pool.post(self.endpoint, path, headers, body).await?;
         if response.status().is_success() { decoded(response) } else { Err(self.read_error(response).await) }
     }
 
-    async fn read_error(&self, response: Response<Incoming>) -> Failure {
+    async fn read_error(&self, response: Response<AnswerBody>) -> Failure {
         let Timeouts { idle, .. } = *self.pool.timeouts();
         let status = response.status();
         let retry_after = retry_after(response.headers());
@@ -344,15 +343,15 @@ pub(crate) fn names_event_stream(content_type: &HeaderValue) -> bool {
         .is_some_and(|name| name.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
-/// The answer with its body decoded.
-fn decoded(response: Response<Incoming>) -> Result<Response<AnswerBody>, Failure> {
+/// The answer without its content coding.
+fn decoded(response: Response<AnswerBody>) -> Result<Response<PlainBody>, Failure> {
     match ContentCoding::of(response.headers()) {
         Ok(coding) => Ok(response.map(|body| DecodedBody::new(body, coding))),
         Err(unknown) => Err(Failure::Unusable(format!("{unknown}, which it was not asked for"))),
     }
 }
 
-fn is_event_stream(response: &Response<AnswerBody>) -> bool {
+fn is_event_stream(response: &Response<PlainBody>) -> bool {
     let content_type = response.headers().get(header::CONTENT_TYPE);
     content_type.is_some_and(names_event_stream)
 }
