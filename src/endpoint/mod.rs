@@ -7,6 +7,7 @@ mod idle;
 pub mod pool;
 
 pub mod answer;
+pub mod coding;
 pub mod echo;
 pub mod meter;
 pub mod sse;

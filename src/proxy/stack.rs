@@ -64,7 +64,7 @@ fn panicked(payload: &(dyn std::any::Any + Send)) -> Response<ResponseBody> {
     ))
 }
 
-/// Gives every request an id, its own if usable, puts it on the answer, and turns a panic into one.
+/// Gives every request an id, the first usable one of its own if there is one, puts it on the answer, and turns a panic into one.
 #[derive(Debug, Clone)]
 struct Guarded<S>(S);
 
@@ -99,7 +99,7 @@ where
 
 /// The id of a request: its client's if that is usable, else a new one.
 pub(super) fn request_id(headers: &HeaderMap) -> HeaderValue {
-    let given = headers.get(&X_REQUEST_ID).filter(|value| is_usable(value));
+    let given = headers.get_all(&X_REQUEST_ID).iter().find(|value| is_usable(value));
     given.cloned().unwrap_or_else(new_id)
 }
 

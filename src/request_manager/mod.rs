@@ -20,7 +20,7 @@ use prometheus::Registry;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::domain::{Destination, DestinationOrd, RequestEstimate, RoutingRequest};
+use crate::domain::{ApiCall, Destination, DestinationOrd, RequestEstimate, RoutingRequest};
 use crate::endpoint::EndpointPool;
 use crate::endpoint::echo::echo_model;
 use crate::endpoint::upstream_error::UpstreamError;
@@ -47,8 +47,8 @@ pub struct Call {
     pub request: Arc<RoutingRequest>,
     /// What its quality is predicted from.
     pub text: String,
-    /// Path below an endpoint's base path.
-    pub path: &'static str,
+    /// What is called.
+    pub kind: ApiCall,
     /// Whether the client asked for server-sent events.
     pub stream: bool,
     /// Headers for the endpoint.
@@ -235,8 +235,8 @@ impl RequestManager {
     async fn attempt(&self, call: &Call, placement: &Placement) -> Result<Answer, Failure> {
         let destination = &self.scheduler.destinations()[placement.planned.destination.idx()];
         let under_way = self.health.begin(destination.endpoint);
-        let attempt = Attempt { pool: &self.pool, destination, began: Instant::now(), under_way };
-        let result = attempt.run(call).await;
+        let attempt = Attempt { call, pool: &self.pool, destination, began: Instant::now(), under_way };
+        let result = attempt.run().await;
         if let Err(Failure::Connect) = &result {
             self.health.report_unreachable(destination.endpoint);
         }

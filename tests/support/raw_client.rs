@@ -60,12 +60,13 @@ impl RawClient {
     }
 
     /// Sends a JSON `POST` with its length and the further header lines `headers`, each ended by CR LF.
-    pub(crate) async fn post(&mut self, path: &str, headers: &str, body: &str) {
+    pub(crate) async fn post(&mut self, path: &str, headers: &str, body: impl AsRef<[u8]>) {
+        let body = body.as_ref();
         let len = body.len();
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {len}\r\n{headers}\r\n"
         );
-        self.send([head.as_bytes(), body.as_bytes()].concat()).await;
+        self.send([head.as_bytes(), body].concat()).await;
     }
 
     /// Sends a `GET`.
