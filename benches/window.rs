@@ -177,11 +177,13 @@ fn destination(n: u32) -> Destination {
 
 /// Requests of different lengths.
 fn request(n: usize) -> RoutingRequest {
+    let prompt_tokens = Tokens(20.0 + (n * 37 % 400) as f64);
     RoutingRequest {
         id: n.to_string().into(),
         target: ModelTarget::Any,
         needs: Capabilities::CHAT,
-        prompt_tokens: Tokens(20.0 + (n * 37 % 400) as f64),
+        prompt_tokens,
+        longest_prompt: prompt_tokens,
         max_completion_tokens: Some(Tokens(16.0 + (n * 53 % 300) as f64)),
         choices: 1,
         upload: Bytes(2000.0),

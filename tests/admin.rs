@@ -242,10 +242,8 @@ async fn health_pages_answer_on_both_listeners() {
             assert!(answer.head.header("x-request-id").is_some());
             client.post(path, "", "").await;
             let answer = client.answer().await;
-            assert_eq!(
-                (answer.head.status(), answer.head.header("allow").unwrap()),
-                (405, "GET, HEAD".into())
-            );
+            assert_eq!(answer.head.status(), 405);
+            assert!(answer.head.header("allow").unwrap().starts_with("GET, HEAD"));
         }
     }
     let nothing = router.admin_get("/nothing").await;

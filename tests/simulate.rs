@@ -60,6 +60,7 @@ fn tiny(n: usize) -> Workload {
         target: ModelTarget::Any,
         needs: Capabilities::CHAT,
         prompt_tokens: Tokens(90.0),
+        longest_prompt: Tokens(90.0),
         max_completion_tokens: None,
         choices: 1,
         upload: Bytes(0.0),

@@ -11,8 +11,9 @@ mod support;
 
 use std::time::Duration;
 
+use cema_router::domain::ApiCall;
 use cema_router::endpoint::meter::StreamMeter;
-use cema_router::proxy::openai::{ApiError, parse_chat};
+use cema_router::proxy::openai::{ApiError, parse_request};
 use support::answers::{
     DONE_EVENT, chat, chat_body, chat_events, chat_stream, chunk, delta_event, healthy, json, last_chunk,
     models, stream_head, stream_in_chunks, with_type, write,
@@ -150,7 +151,7 @@ async fn an_error_of_ours_ends_a_stream_that_was_cut() {
 async fn a_spliced_body_reaches_the_server_byte_for_byte() {
     let endpoint = FakeEndpoint::start(|_| with_type(200, "text/html", "<p>")).await;
     let body = BODY.into();
-    let spliced = parse_chat(&body).unwrap().splice_model(&body, "org/upstream:7b");
+    let spliced = parse_request(ApiCall::Chat, &body).unwrap().splice_model(&body, "org/upstream:7b");
     let mut client = RawClient::connect(endpoint.addr()).await;
     client.post("/v1/chat/completions", "", std::str::from_utf8(&spliced).unwrap()).await;
     assert_eq!(client.answer().await.head.header("content-type").unwrap(), "text/html");

@@ -47,6 +47,7 @@ pub(crate) fn request(id: &str) -> RoutingRequest {
         target: ModelTarget::Any,
         needs: Capabilities::CHAT,
         prompt_tokens: Tokens(10.0),
+        longest_prompt: Tokens(10.0),
         max_completion_tokens: None,
         choices: 1,
         upload: Bytes(100.0),

@@ -4,6 +4,7 @@
 //! Nothing here does IO, reads a clock or knows HTTP; time is always an argument.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod api_call;
 pub mod backlog;
 pub mod context;
 pub mod destination;
@@ -13,6 +14,7 @@ pub(crate) mod fixture;
 pub(crate) mod named;
 pub mod request;
 
+pub use api_call::ApiCall;
 pub use backlog::BacklogLedger;
 pub use context::{Availability, DestinationState, ObjectiveScales, RoutingContext};
 pub use destination::{

@@ -67,11 +67,13 @@ pub struct RoutingRequest {
     pub target: ModelTarget,
     /// What it needs of a model.
     pub needs: Capabilities,
-    /// Prompt length (estimated before an endpoint counts it).
+    /// Prompt length (estimated before an endpoint counts it); of several prompts their sum.
     pub prompt_tokens: Tokens,
+    /// The longest prompt alone, which a context must hold: `prompt_tokens` where there is one prompt.
+    pub longest_prompt: Tokens,
     /// The client's cap on the completion, per choice.
     pub max_completion_tokens: Option<Tokens>,
-    /// Choices asked for (`n`); at least 1.
+    /// Completions asked for (`n`, for each prompt); at least 1.
     pub choices: u32,
     /// Body size.
     pub upload: Bytes,

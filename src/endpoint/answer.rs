@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 
 use super::json;
 use super::upstream_error::UpstreamError;
+use crate::domain::ApiCall;
 
 /// Token counts as the endpoint reports them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -107,11 +108,11 @@ pub struct CompleteAnswer {
     pub model: Option<String>,
 }
 
-/// Reads the body of a 200 that is not a stream.
+/// Reads the body of a 200 to `call` that is not a stream.
 ///
 /// # Errors
-/// If it is no answer: an error in a 200, empty, not JSON (an HTML page), or without a choice.
-pub fn inspect_complete(body: &[u8]) -> Result<CompleteAnswer, UpstreamError> {
+/// If it is no answer: an error in a 200, empty, not JSON (an HTML page), or without a choice or embedding.
+pub fn inspect_complete(call: ApiCall, body: &[u8]) -> Result<CompleteAnswer, UpstreamError> {
     let text = std::str::from_utf8(body).unwrap_or_default().trim_ascii();
     if body.trim_ascii().is_empty() {
         return Err(UpstreamError::unusable("answered with an empty body"));
@@ -122,8 +123,12 @@ pub fn inspect_complete(body: &[u8]) -> Result<CompleteAnswer, UpstreamError> {
     if let Some(error) = answer.error {
         return Err(error);
     }
-    if answer.choices.map_or(0, |choices| Choices::read(choices).count) == 0 {
-        return Err(UpstreamError::unusable("answered without a choice"));
+    let (parts, lacking) = match call {
+        ApiCall::Chat | ApiCall::Completions => (answer.choices, "answered without a choice"),
+        ApiCall::Embeddings => (answer.data, "answered without an embedding"),
+    };
+    if parts.is_none_or(|parts| !is_filled_array(parts)) {
+        return Err(UpstreamError::unusable(lacking));
     }
     Ok(CompleteAnswer { usage: answer.usage, model: answer.model })
 }
@@ -131,6 +136,7 @@ pub fn inspect_complete(body: &[u8]) -> Result<CompleteAnswer, UpstreamError> {
 /// The members of an answer or stream event that matter here.
 struct Answer<'a> {
     choices: Option<&'a RawValue>,
+    data: Option<&'a RawValue>,
     usage: Option<Usage>,
     error: Option<UpstreamError>,
     model: Option<String>,
@@ -139,10 +145,11 @@ struct Answer<'a> {
 impl<'a> Answer<'a> {
     /// `None` if `text` is not a JSON object.
     fn read(text: &'a str) -> Option<Self> {
-        let mut answer = Self { choices: None, usage: None, error: None, model: None };
+        let mut answer = Self { choices: None, data: None, usage: None, error: None, model: None };
         let mut may_be_error = false;
         json::members(text, |key, value| match key {
             b"choices" => answer.choices = Some(value),
+            b"data" => answer.data = Some(value),
             b"usage" => answer.usage = Usage::read(value.get()),
             b"model" => answer.model = json::string(value.get()).map(Into::into),
             b"error" | b"object" => {
@@ -156,6 +163,10 @@ impl<'a> Answer<'a> {
         }
         Some(answer)
     }
+}
+
+fn is_filled_array(raw: &RawValue) -> bool {
+    raw.get().starts_with('[') && json::is_truthy(raw.get())
 }
 
 #[derive(Default)]
@@ -283,7 +294,7 @@ mod tests {
             let usage = Usage { prompt_tokens: 33, completion_tokens: 8, cached_tokens: 0 };
             let expected =
                 CompleteAnswer { usage: Some(usage), model: Some("smollm2-135m-instruct".to_owned()) };
-            assert_eq!(inspect_complete(body.as_bytes()), Ok(expected));
+            assert_eq!(inspect_complete(ApiCall::Chat, body.as_bytes()), Ok(expected));
         }
     }
 
@@ -302,9 +313,31 @@ mod tests {
             (r#"{"error":{"message":"overloaded","code":503}}"#, "overloaded"),
             (r#"{"error":"busy","choices":[{}]}"#, "busy"),
         ] {
-            assert_eq!(inspect_complete(body.as_bytes()).unwrap_err().message, message, "{body}");
+            assert_eq!(
+                inspect_complete(ApiCall::Chat, body.as_bytes()).unwrap_err().message,
+                message,
+                "{body}"
+            );
         }
-        assert_eq!(inspect_complete(b"\xff\xfe{}").unwrap_err().status, 502);
-        assert!(inspect_complete(br#" {"error":null,"choices":[{"message":{"content":null}}]} "#).is_ok());
+        assert_eq!(inspect_complete(ApiCall::Chat, b"\xff\xfe{}").unwrap_err().status, 502);
+        let body = br#" {"error":null,"choices":[{"message":{"content":null}}]} "#;
+        assert!(inspect_complete(ApiCall::Chat, body).is_ok());
+    }
+
+    #[test]
+    fn each_call_has_its_own_parts() {
+        let embeddings = br#"{"object":"list","data":[{"object":"embedding","index":0,"embedding":"AAA="}],"model":"e","usage":{"prompt_tokens":8,"total_tokens":8}}"#;
+        let usage = Usage { prompt_tokens: 8, completion_tokens: 0, cached_tokens: 0 };
+        let expected = CompleteAnswer { usage: Some(usage), model: Some("e".to_owned()) };
+        assert_eq!(inspect_complete(ApiCall::Embeddings, embeddings), Ok(expected));
+        for call in [ApiCall::Chat, ApiCall::Completions] {
+            let error = inspect_complete(call, embeddings).unwrap_err();
+            assert_eq!(error.message, "the endpoint answered without a choice");
+        }
+        for body in [r#"{"data":[]}"#, r#"{"data":"x"}"#, r#"{"data":{"a":1}}"#, r#"{"choices":[{}]}"#] {
+            let error = inspect_complete(ApiCall::Embeddings, body.as_bytes()).unwrap_err();
+            assert_eq!(error.message, "the endpoint answered without an embedding", "{body}");
+        }
+        assert!(inspect_complete(ApiCall::Completions, br#"{"choices":[{"text":""}]}"#).is_ok());
     }
 }

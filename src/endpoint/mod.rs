@@ -1,10 +1,13 @@
 //! The heterogeneous endpoint pool (paper III-D): HTTP clients of the LLM servers, and what their
 //! answers say.
 
+mod body;
 mod connection;
+mod idle;
 pub mod pool;
 
 pub mod answer;
+pub mod coding;
 pub mod echo;
 pub mod meter;
 pub mod sse;
@@ -14,5 +17,6 @@ pub mod whole_lines;
 pub(crate) mod json;
 mod kind;
 
+pub use body::AnswerBody;
 pub use kind::EndpointKind;
 pub use pool::{EndpointPool, EndpointSpec, SendError, Timeouts};

@@ -63,6 +63,37 @@ impl UpstreamError {
             }
         }
     }
+
+    /// Calls the model `upstream` by the name `asked` wherever the message has it as a whole word.
+    pub fn rename_model(&mut self, upstream: &str, asked: &str) {
+        if !upstream.is_empty() && self.message.contains(upstream) {
+            self.message = replace_word(&self.message, upstream, asked);
+        }
+    }
+}
+
+/// `text` with every `word` replaced, where it stands alone: not inside of a longer name or path.
+fn replace_word(text: &str, word: &str, replacement: &str) -> String {
+    let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '/' | ':' | '@');
+    let mut replaced = String::with_capacity(text.len());
+    let mut copied = 0;
+    for (at, _) in text.match_indices(word) {
+        let (before, after) = (&text[..at], &text[at + word.len()..]);
+        // A dot joins names, and ends sentences.
+        let after_dots = after.trim_start_matches('.');
+        let joins = |c: Option<char>| c.is_some_and(is_part);
+        let is_inside = before.ends_with('.')
+            || joins(before.chars().next_back())
+            || joins(after.chars().next())
+            || (after_dots.len() < after.len() && joins(after_dots.chars().next()));
+        if !is_inside {
+            replaced.push_str(&text[copied..at]);
+            replaced.push_str(replacement);
+            copied = at + word.len();
+        }
+    }
+    replaced.push_str(&text[copied..]);
+    replaced
 }
 
 /// The parts of an error that a body names.
@@ -261,6 +292,21 @@ mod tests {
         let word = "x".repeat(WORD_BYTES_MAX + 1);
         let error = read(400, &format!(r#"{{"error":{{"message":"m","type":"{word}","code":"{word}"}}}}"#));
         assert_eq!((error.kind.as_str(), error.code), ("invalid_request_error", None));
+    }
+
+    #[test]
+    fn models_are_renamed_as_whole_words() {
+        for (message, renamed) in [
+            ("no `qwen2.5:7b` here: qwen2.5:7b.", "no `auto` here: auto."),
+            ("qwen2.5:7b-instruct, org/qwen2.5:7b, xqwen2.5:7b, qwen2.5:7b.gguf", ""),
+            ("\"qwen2.5:7b\"qwen2.5:7b", "\"auto\"auto"),
+        ] {
+            let mut error = UpstreamError::unusable("");
+            message.clone_into(&mut error.message);
+            error.rename_model("qwen2.5:7b", "auto");
+            assert_eq!(error.message, if renamed.is_empty() { message } else { renamed });
+            error.rename_model("", "x");
+        }
     }
 
     #[test]

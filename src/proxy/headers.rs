@@ -100,14 +100,34 @@ fn parse_weights(text: &str) -> Option<Weights> {
     weights.normalised()
 }
 
-/// The headers an endpoint gets: what describes the body and the trace, never a credential.
+/// Refuses a body that is declared as something other than JSON; one that is not declared is taken for JSON.
+///
+/// # Errors
+/// 415.
+pub(super) fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    for value in headers.get_all(header::CONTENT_TYPE) {
+        let text = String::from_utf8_lossy(value.as_bytes());
+        let media_type = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let is_json = matches!(media_type.as_str(), "" | "application/json" | "text/json")
+            || (media_type.starts_with("application/") && media_type.ends_with("+json"));
+        if !is_json {
+            return Err(ApiError::unsupported_media_type(&text));
+        }
+    }
+    Ok(())
+}
+
+/// The headers an endpoint gets: what describes the body and the trace, never a credential, and nothing that
+/// the client's `connection` header says is for this hop alone.
 pub(super) fn for_endpoint(headers: &HeaderMap, request_id: &str) -> HeaderMap {
     let mut passed = HeaderMap::new();
     for name in
         [header::ACCEPT, HeaderName::from_static("traceparent"), HeaderName::from_static("tracestate")]
     {
-        if let Some(value) = headers.get(&name) {
-            passed.insert(name, value.clone());
+        if !is_for_this_hop(headers, &name) {
+            for value in headers.get_all(&name) {
+                passed.append(&name, value.clone());
+            }
         }
     }
     passed.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -117,6 +137,14 @@ pub(super) fn for_endpoint(headers: &HeaderMap, request_id: &str) -> HeaderMap {
         passed.insert(X_REQUEST_ID, id);
     }
     passed
+}
+
+fn is_for_this_hop(headers: &HeaderMap, name: &HeaderName) -> bool {
+    let listed = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii));
+    listed.into_iter().any(|listed| listed.eq_ignore_ascii_case(name.as_str().as_bytes()))
 }
 
 #[cfg(test)]
@@ -160,6 +188,21 @@ mod tests {
     }
 
     #[test]
+    fn bodies_declared_as_something_else_are_refused() {
+        let check = |value: &'static str| {
+            let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(value))]);
+            check_content_type(&headers)
+        };
+        for json in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json", ""] {
+            assert_eq!(check(json), Ok(()), "{json}");
+        }
+        for other in ["text/plain", "application/x-www-form-urlencoded", "application/jsonl", "json"] {
+            assert_eq!(check(other).unwrap_err().status, http::StatusCode::UNSUPPORTED_MEDIA_TYPE, "{other}");
+        }
+        assert_eq!(check_content_type(&HeaderMap::new()), Ok(()));
+    }
+
+    #[test]
     fn a_repeated_header_is_refused() {
         let mut headers = HeaderMap::new();
         headers.append(PLACEMENT, HeaderValue::from_static("cloud"));
@@ -175,6 +218,8 @@ mod tests {
             (header::AUTHORIZATION, HeaderValue::from_static("Bearer proxy-key")),
             (header::COOKIE, HeaderValue::from_static("a=b")),
             (HeaderName::from_static("traceparent"), HeaderValue::from_static("00-1-2-01")),
+            (HeaderName::from_static("tracestate"), HeaderValue::from_static("a=1")),
+            (header::CONNECTION, HeaderValue::from_static("close, TraceState")),
         ]);
         let passed = for_endpoint(&headers, "req_1");
         assert_eq!(passed.len(), 4);

@@ -1,12 +1,16 @@
 //! The HTTP surface: an OpenAI-compatible API on the main listener, metrics and records on the admin one.
 //!
-//! [`server`] accepts, [`stack`] wraps, [`routes`] tells requests apart, [`chat`] turns one into a call
+//! [`server`] accepts, [`stack`] wraps, [`routes`] tells paths apart, `calls` turns a request into a call
 //! for the request manager, [`respond`] turns what comes of it into HTTP.
 
 pub mod admin;
 pub mod auth;
 mod body;
-pub mod chat;
+mod calls;
+mod connection;
+mod connection_metrics;
+mod framing;
+mod gate;
 mod headers;
 pub mod openai;
 pub mod readiness;
@@ -14,6 +18,7 @@ pub mod respond;
 pub mod routes;
 pub mod server;
 pub mod stack;
+mod unknown_path;
 
 pub use auth::{ApiKey, Auth};
 pub use routes::{Api, ApiParams};

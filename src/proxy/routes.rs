@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use http::{Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use tower::Service;
 
@@ -14,11 +14,10 @@ use super::openai::models::Model;
 use super::openai::{ApiError, ModelList};
 use super::readiness::Readiness;
 use super::respond::{ResponseBody, error_response, json, text};
+use super::unknown_path::hint;
+use crate::domain::ApiCall;
 use crate::request_manager::RequestManager;
 use crate::request_manager::admission::ModelDirectory;
-
-const CHAT: &str = "/v1/chat/completions";
-const MODELS: &str = "/v1/models";
 
 /// What the API is made of.
 pub struct ApiParams {
@@ -57,24 +56,20 @@ impl Api {
     }
 
     async fn answer(self, request: Request<Incoming>) -> Response<ResponseBody> {
+        // The query is of no use to an endpoint either: it is never forwarded.
         let path = request.uri().path();
         let path = if path.len() > 1 { path.trim_end_matches('/') } else { path };
-        let outcome = match (path, request.method()) {
-            (CHAT, &Method::POST) => return super::chat::handle(&self, request).await,
-            (CHAT, method) => Err(ApiError::method_not_allowed(method.as_str(), CHAT, "POST")),
-            ("/healthz" | "/health", method) => get(method, path, || Ok(text(StatusCode::OK, "ok\n"))),
-            ("/readyz", method) => get(method, "/readyz", || Ok(self.params.readiness.answer())),
-            (MODELS, method) => get(method, MODELS, || {
-                self.params.auth.check(request.headers())?;
-                Ok(json(StatusCode::OK, self.models.to_body()))
-            }),
-            (other, method) => match other.strip_prefix("/v1/models/") {
-                Some(id) => get(method, other, || {
-                    self.params.auth.check(request.headers())?;
-                    self.model(id)
-                }),
-                None => Err(ApiError::path_not_found(other, hint(other))),
-            },
+        let outcome = match (Resource::at(path), request.method()) {
+            (None, _) => Err(ApiError::path_not_found(path, hint(path))),
+            (Some(Resource::Call(kind)), &Method::POST) => {
+                return super::calls::handle(&self, kind, request).await;
+            }
+            // Hyper leaves the body of an answer to HEAD out.
+            (Some(Resource::Page(page)), &Method::GET | &Method::HEAD) => self.page(page, request.headers()),
+            (Some(resource), &Method::OPTIONS) => Ok(options(resource)),
+            (Some(resource), method) => {
+                Err(ApiError::method_not_allowed(method.as_str(), path, resource.allow()))
+            }
         };
         match outcome {
             Ok(response) => response,
@@ -88,32 +83,78 @@ impl Api {
         }
     }
 
-    fn model(&self, id: &str) -> Result<Response<ResponseBody>, ApiError> {
-        let id = percent_decoded(id);
-        let model = self.models.get(&id).ok_or_else(|| ApiError::model_not_found(&id))?;
-        Ok(json(StatusCode::OK, model.to_body()))
+    fn page(&self, page: Page<'_>, headers: &HeaderMap) -> Result<Response<ResponseBody>, ApiError> {
+        Ok(match page {
+            Page::Alive => text(StatusCode::OK, "ok\n"),
+            Page::Ready => self.params.readiness.answer(),
+            Page::Models => {
+                let grant = self.params.auth.check(headers)?;
+                json(StatusCode::OK, self.models.to_body(|id| grant.allows_model(id)))
+            }
+            Page::Model(id) => {
+                let grant = self.params.auth.check(headers)?;
+                let id = percent_decoded(id);
+                let model = self.models.get(&id).filter(|model| grant.allows_model(&model.id));
+                json(StatusCode::OK, model.ok_or_else(|| ApiError::model_not_found(&id))?.to_body())
+            }
+        })
     }
 }
 
-/// Answers GET and HEAD (hyper leaves the body of a HEAD answer out).
-fn get(
-    method: &Method,
-    path: &str,
-    answer: impl FnOnce() -> Result<Response<ResponseBody>, ApiError>,
-) -> Result<Response<ResponseBody>, ApiError> {
-    match *method {
-        Method::GET | Method::HEAD => answer(),
-        _ => Err(ApiError::method_not_allowed(method.as_str(), path, "GET, HEAD")),
+/// What a path stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Resource<'p> {
+    /// The whole server: the target `*` of OPTIONS.
+    Server,
+    Call(ApiCall),
+    Page(Page<'p>),
+}
+
+/// What can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Page<'p> {
+    Alive,
+    Ready,
+    Models,
+    /// One model by its id, percent-encoded or not.
+    Model(&'p str),
+}
+
+impl<'p> Resource<'p> {
+    /// The resource at `path`, which has no slash at its end.
+    fn at(path: &'p str) -> Option<Self> {
+        let page = match path {
+            "*" => return Some(Self::Server),
+            "/healthz" | "/health" => Page::Alive,
+            "/readyz" => Page::Ready,
+            "/v1/models" => Page::Models,
+            _ => {
+                let below = path.strip_prefix("/v1")?;
+                if let Some(call) = ApiCall::ALL.iter().find(|call| call.path() == below) {
+                    return Some(Self::Call(*call));
+                }
+                Page::Model(below.strip_prefix("/models/")?)
+            }
+        };
+        Some(Self::Page(page))
+    }
+
+    /// Methods it takes.
+    const fn allow(self) -> &'static str {
+        match self {
+            Self::Server => "GET, HEAD, POST, OPTIONS",
+            Self::Call(_) => "POST, OPTIONS",
+            Self::Page(_) => "GET, HEAD, OPTIONS",
+        }
     }
 }
 
-/// What a client that asked for a path we do not have should ask for.
-fn hint(path: &str) -> &'static str {
-    match path {
-        "/chat/completions" | "/models" => "the base URL must end in /v1",
-        _ if path.starts_with("/api/") => "this is not an Ollama server; use POST /v1/chat/completions",
-        _ => "this router serves POST /v1/chat/completions and GET /v1/models",
-    }
+/// The answer to OPTIONS. It grants no cross-origin access: browsers are not to hold an API key.
+fn options(resource: Resource<'_>) -> Response<ResponseBody> {
+    let mut response = text(StatusCode::NO_CONTENT, "");
+    let allow = HeaderValue::from_static(resource.allow());
+    *response.headers_mut() = HeaderMap::from_iter([(header::ALLOW, allow)]);
+    response
 }
 
 /// Decodes `%XX`; anything malformed stays as it is.

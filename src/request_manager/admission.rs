@@ -24,11 +24,13 @@ pub struct Ask<'a> {
     pub model: &'a str,
     /// What it needs of a model.
     pub needs: Capabilities,
-    /// Estimated prompt length.
+    /// Estimated prompt length, all prompts together.
     pub prompt_tokens: Tokens,
+    /// Estimated length of the longest prompt.
+    pub longest_prompt: Tokens,
     /// The client's cap on the completion.
     pub max_completion_tokens: Option<Tokens>,
-    /// Choices.
+    /// Completions asked for.
     pub choices: u32,
     /// Body size.
     pub upload: Bytes,
@@ -95,6 +97,7 @@ impl ModelDirectory {
             target,
             needs: ask.needs,
             prompt_tokens: ask.prompt_tokens,
+            longest_prompt: ask.longest_prompt,
             max_completion_tokens: ask.max_completion_tokens,
             choices: ask.choices,
             upload: ask.upload,
@@ -152,6 +155,7 @@ mod tests {
             model,
             needs: Capabilities::CHAT,
             prompt_tokens: Tokens(10.0),
+            longest_prompt: Tokens(10.0),
             max_completion_tokens: None,
             choices: 1,
             upload: Bytes(100.0),

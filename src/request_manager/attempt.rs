@@ -12,15 +12,15 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Call, FailureKind};
 use crate::domain::{Destination, EndpointOrd};
 use crate::endpoint::answer::{Usage, inspect_complete};
+use crate::endpoint::coding::{ContentCoding, DecodedBody};
 use crate::endpoint::meter::StreamMeter;
 use crate::endpoint::upstream_error::UpstreamError;
-use crate::endpoint::{EndpointPool, SendError, Timeouts};
+use crate::endpoint::{AnswerBody, EndpointPool, SendError, Timeouts};
 use crate::profiler::node::UnderWay;
 
 /// Held of a stream before its first content; more is committed.
@@ -33,8 +33,8 @@ const ERROR_BYTES_MAX: usize = 64 << 10;
 const FIRST_TOKEN_TIMEOUT: Failure = Failure::TimedOut("first_token_timeout");
 
 /// One attempt at one destination.
-#[derive(Debug)]
 pub(super) struct Attempt<'a> {
+    pub(super) call: &'a Call,
     pub(super) pool: &'a Arc<EndpointPool>,
     pub(super) destination: &'a Destination,
     pub(super) began: Instant,
@@ -46,7 +46,12 @@ pub(super) struct Attempt<'a> {
 struct Line {
     pool: Arc<EndpointPool>,
     endpoint: EndpointOrd,
+    /// The model as the endpoint knows it and as its errors are to call it.
+    renamed: Option<(Arc<str>, Arc<str>)>,
 }
+
+/// The body of an endpoint's answer without its content coding.
+type PlainBody = DecodedBody<AnswerBody>;
 
 /// An answer that may be committed to the client.
 #[derive(Debug)]
@@ -75,9 +80,9 @@ pub(super) struct Streaming {
 /// What is still to come of an answer under way.
 pub(super) enum Rest {
     /// Even its head: the client waited so long that the stream was committed without.
-    Head(Pin<Box<dyn Future<Output = Result<Incoming, Failure>> + Send>>),
+    Head(Pin<Box<dyn Future<Output = Result<PlainBody, Failure>> + Send>>),
     /// Its body.
-    Body(Incoming),
+    Body(PlainBody),
     /// Nothing: the endpoint has been left.
     Nothing,
 }
@@ -151,9 +156,10 @@ impl From<SendError> for Failure {
 }
 
 impl Attempt<'_> {
-    pub(super) async fn run(self, call: &Call) -> Result<Answer, Failure> {
+    pub(super) async fn run(self) -> Result<Answer, Failure> {
+        let call = self.call;
         let body = (call.body_for)(&self.destination.upstream_model);
-        let opened = self.line().open(call.path, call.headers.clone(), body);
+        let opened = self.line().open(call.kind.path(), call.headers.clone(), body);
         if !call.stream {
             return self.read_whole(opened.await?).await;
         }
@@ -186,7 +192,7 @@ impl Attempt<'_> {
     /// A stream whose endpoint has not even sent a head: it may be loading the model.
     fn commit_without_head(
         self,
-        opened: impl Future<Output = Result<Response<Incoming>, Failure>> + Send + Unpin + 'static,
+        opened: impl Future<Output = Result<Response<PlainBody>, Failure>> + Send + Unpin + 'static,
     ) -> Answer {
         let body = async move {
             let response = opened.await?;
@@ -216,11 +222,16 @@ impl Attempt<'_> {
     }
 
     fn line(&self) -> Line {
-        Line { pool: Arc::clone(self.pool), endpoint: self.destination.endpoint }
+        let upstream = &self.destination.upstream_model;
+        Line {
+            pool: Arc::clone(self.pool),
+            endpoint: self.destination.endpoint,
+            renamed: self.call.echo_model.as_ref().map(|asked| (Arc::clone(upstream), Arc::clone(asked))),
+        }
     }
 
     /// Reads a stream up to its first content.
-    async fn read_preamble(self, response: Response<Incoming>) -> Result<Answer, Failure> {
+    async fn read_preamble(self, response: Response<PlainBody>) -> Result<Answer, Failure> {
         let (status, headers) = (response.status(), passed_headers(response.headers()));
         let mut rest = response.into_body();
         let mut meter = StreamMeter::new();
@@ -255,7 +266,7 @@ impl Attempt<'_> {
     }
 
     /// Reads an answer in one piece; a very large one is passed on while it comes.
-    async fn read_whole(self, response: Response<Incoming>) -> Result<Answer, Failure> {
+    async fn read_whole(self, response: Response<PlainBody>) -> Result<Answer, Failure> {
         let limits = *self.pool.timeouts();
         let (status, headers) = (response.status(), passed_headers(response.headers()));
         let mut rest = response.into_body();
@@ -280,7 +291,8 @@ impl Attempt<'_> {
             }
         }
         let body = held.freeze();
-        let inspected = inspect_complete(&body).map_err(|error| self.line().answered(error, None))?;
+        let inspected =
+            inspect_complete(self.call.kind, &body).map_err(|error| self.line().answered(error, None))?;
         Ok(Answer::Whole { status, headers, body, usage: inspected.usage })
     }
 }
@@ -292,21 +304,21 @@ impl Line {
         path: &'static str,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<Response<Incoming>, Failure> {
+    ) -> Result<Response<PlainBody>, Failure> {
         let response = self.pool.post(self.endpoint, path, headers, body).await?;
-        if response.status().is_success() { Ok(response) } else { Err(self.read_error(response).await) }
+        if response.status().is_success() { decoded(response) } else { Err(self.read_error(response).await) }
     }
 
-    async fn read_error(&self, response: Response<Incoming>) -> Failure {
+    async fn read_error(&self, response: Response<AnswerBody>) -> Failure {
         let Timeouts { idle, .. } = *self.pool.timeouts();
         let status = response.status();
         let retry_after = retry_after(response.headers());
-        let reading = Limited::new(response.into_body(), ERROR_BYTES_MAX).collect();
-        let body = match timeout_at(Instant::now() + idle, reading).await {
-            Ok(Ok(collected)) => collected.to_bytes(),
-            // Its status says enough.
-            Ok(Err(_)) | Err(_) => Bytes::new(),
+        let reading = async {
+            let body = Limited::new(decoded(response).ok()?.into_body(), ERROR_BYTES_MAX);
+            Some(body.collect().await.ok()?.to_bytes())
         };
+        // Where it cannot be read, its status says enough.
+        let body = timeout_at(Instant::now() + idle, reading).await.ok().flatten().unwrap_or_default();
         self.answered(UpstreamError::from_response(status, &body), retry_after)
     }
 
@@ -314,6 +326,9 @@ impl Line {
     fn answered(&self, mut error: UpstreamError, retry_after: Option<Duration>) -> Failure {
         for secret in self.pool.secrets(self.endpoint) {
             error.redact(secret);
+        }
+        if let Some((upstream, asked)) = &self.renamed {
+            error.rename_model(upstream, asked);
         }
         Failure::Answered { error, retry_after }
     }
@@ -328,7 +343,15 @@ pub(crate) fn names_event_stream(content_type: &HeaderValue) -> bool {
         .is_some_and(|name| name.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
-fn is_event_stream(response: &Response<Incoming>) -> bool {
+/// The answer without its content coding.
+fn decoded(response: Response<AnswerBody>) -> Result<Response<PlainBody>, Failure> {
+    match ContentCoding::of(response.headers()) {
+        Ok(coding) => Ok(response.map(|body| DecodedBody::new(body, coding))),
+        Err(unknown) => Err(Failure::Unusable(format!("{unknown}, which it was not asked for"))),
+    }
+}
+
+fn is_event_stream(response: &Response<PlainBody>) -> bool {
     let content_type = response.headers().get(header::CONTENT_TYPE);
     content_type.is_some_and(names_event_stream)
 }
@@ -344,7 +367,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 /// names the endpoint or belongs to one hop.
 fn passed_headers(headers: &HeaderMap) -> HeaderMap {
     let mut passed = HeaderMap::new();
-    for name in [header::CONTENT_TYPE, header::CONTENT_ENCODING, header::CACHE_CONTROL] {
+    for name in [header::CONTENT_TYPE, header::CACHE_CONTROL] {
         if let Some(value) = headers.get(&name) {
             passed.insert(name, value.clone());
         }

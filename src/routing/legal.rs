@@ -64,7 +64,7 @@ pub enum NoDestination {
     /// Prompt and completion fit into no candidate's context (the client's fault, 400).
     #[error("{} tokens of prompt and completion exceed the largest context of {} tokens", needed.get(), largest.get())]
     ContextTooSmall {
-        /// Prompt tokens plus the cap on the completion.
+        /// Tokens of the longest prompt plus the cap on the completion.
         needed: Tokens,
         /// Largest context among the candidates.
         largest: Tokens,
@@ -153,7 +153,7 @@ fn by_capability(candidates: &mut Vec<Candidate<'_>>, request: &RoutingRequest) 
 }
 
 fn by_context(candidates: &mut Vec<Candidate<'_>>, request: &RoutingRequest) -> Result<(), NoDestination> {
-    let needed = request.prompt_tokens + request.max_completion_tokens.unwrap_or(Tokens::ZERO);
+    let needed = request.longest_prompt + request.max_completion_tokens.unwrap_or(Tokens::ZERO);
     let largest = candidates.iter().map(|(_, d, _)| d.context).fold(Tokens::ZERO, Tokens::max);
     candidates.retain(|(_, d, _)| d.context >= needed);
     if candidates.is_empty() { Err(NoDestination::ContextTooSmall { needed, largest }) } else { Ok(()) }
@@ -248,7 +248,7 @@ mod tests {
             ..request()
         };
         assert_eq!(legal(&vision, &fleet), Err(NoDestination::MissingCapability { missing: vec!["vision"] }));
-        let long = RoutingRequest { prompt_tokens: Tokens(9_000.0), ..request() };
+        let long = RoutingRequest { longest_prompt: Tokens(9_000.0), ..request() };
         let too_small = NoDestination::ContextTooSmall { needed: Tokens(9_000.0), largest: Tokens(4_096.0) };
         assert_eq!(legal(&long, &fleet), Err(too_small));
         let edge = Constraints { placement: Some(NodeClass::Edge), ..Constraints::default() };

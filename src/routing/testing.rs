@@ -112,6 +112,7 @@ pub(super) fn request() -> RoutingRequest {
         target: ModelTarget::Any,
         needs: Capabilities::CHAT,
         prompt_tokens: Tokens(500.0),
+        longest_prompt: Tokens(500.0),
         max_completion_tokens: None,
         choices: 1,
         upload: Bytes(10_000.0),

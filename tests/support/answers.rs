@@ -37,6 +37,65 @@ pub(crate) fn chat(model: &str, content: &str) -> Vec<Step> {
     json(200, &chat_body(model, content))
 }
 
+/// Body of a text completion of `model` saying `text`, with usage.
+pub(crate) fn completion_body(model: &str, text: &str) -> String {
+    let (model, text) = (quote(model), quote(text));
+    format!(
+        r#"{{"id":"cmpl-1","object":"text_completion","created":1700000000,"model":{model},"choices":[{{"index":0,"text":{text},"logprobs":null,"finish_reason":"length"}}],"usage":{{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7}}}}"#
+    )
+}
+
+/// All events of a streamed text completion that says `words`, one event each.
+pub(crate) fn completion_events(model: &str, words: &[&str]) -> String {
+    let model = quote(model);
+    let event = |text: &str, finish: &str| {
+        let text = quote(text);
+        format!(
+            "data: {{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"model\":{model},\"choices\":[{{\"index\":0,\"text\":{text},\"finish_reason\":{finish}}}]}}\n\n"
+        )
+    };
+    let mut events: String = words.iter().map(|word| event(word, "null")).collect();
+    events.push_str(&event("", "\"stop\""));
+    events.push_str(DONE_EVENT);
+    events
+}
+
+/// Body of an answer of `model` with one embedding.
+pub(crate) fn embedding_body(model: &str) -> String {
+    let model = quote(model);
+    format!(
+        r#"{{"object":"list","data":[{{"object":"embedding","index":0,"embedding":[0.10,-1e-7,1E400]}}],"model":{model},"usage":{{"prompt_tokens":6,"total_tokens":6}}}}"#
+    )
+}
+
+/// A whole answer coded as `coding`, whatever `body` is.
+pub(crate) fn coded(status: u16, content_type: &str, coding: &str, body: &[u8]) -> Vec<Step> {
+    let len = body.len();
+    let head = format!(
+        "HTTP/1.1 {status} Status\r\ncontent-type: {content_type}\r\ncontent-encoding: {coding}\r\ncontent-length: {len}\r\n\r\n"
+    );
+    vec![write(head), write(body)]
+}
+
+/// `body` in gzip, in pieces that were flushed one by one.
+pub(crate) fn gzip_flushed<'a>(pieces: impl IntoIterator<Item = &'a str>) -> Vec<Vec<u8>> {
+    use std::io::Write as _;
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    let mut coded = Vec::new();
+    for piece in pieces {
+        encoder.write_all(piece.as_bytes()).unwrap();
+        encoder.flush().unwrap();
+        coded.push(std::mem::take(encoder.get_mut()));
+    }
+    coded.push(encoder.finish().unwrap());
+    coded
+}
+
+/// `body` in gzip.
+pub(crate) fn gzip(body: &str) -> Vec<u8> {
+    gzip_flushed([body]).concat()
+}
+
 /// The answer of `GET /v1/models`.
 pub(crate) fn models(names: &[&str]) -> Vec<Step> {
     let data: Vec<_> =

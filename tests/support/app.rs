@@ -24,6 +24,12 @@ pub(crate) const CHEAPEST_FIRST: &str = "routing: {policy: greedy, weights: {cos
 /// Path of chat completions.
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 
+/// Path of text completions.
+pub(crate) const COMPLETIONS: &str = "/v1/completions";
+
+/// Path of embeddings.
+pub(crate) const EMBEDDINGS: &str = "/v1/embeddings";
+
 /// A small request for `model`.
 pub(crate) fn ask(model: &str) -> String {
     format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"hi"}}],"max_tokens":8}}"#)
@@ -161,8 +167,13 @@ impl Router {
 
     /// [`Router::chat`] with further header lines, each ended by CR LF.
     pub(crate) async fn chat_with(&self, headers: &str, body: &str) -> Answer {
+        self.post(CHAT, headers, body).await
+    }
+
+    /// Posts `body` to `path` with further header lines over a connection of its own.
+    pub(crate) async fn post(&self, path: &str, headers: &str, body: impl AsRef<[u8]>) -> Answer {
         let mut client = self.client().await;
-        client.post(CHAT, headers, body).await;
+        client.post(path, headers, body).await;
         client.answer().await
     }
 

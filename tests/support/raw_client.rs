@@ -60,12 +60,13 @@ impl RawClient {
     }
 
     /// Sends a JSON `POST` with its length and the further header lines `headers`, each ended by CR LF.
-    pub(crate) async fn post(&mut self, path: &str, headers: &str, body: &str) {
+    pub(crate) async fn post(&mut self, path: &str, headers: &str, body: impl AsRef<[u8]>) {
+        let body = body.as_ref();
         let len = body.len();
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {len}\r\n{headers}\r\n"
         );
-        self.send([head.as_bytes(), body.as_bytes()].concat()).await;
+        self.send([head.as_bytes(), body].concat()).await;
     }
 
     /// Sends a `GET`.
@@ -105,6 +106,11 @@ impl RawClient {
     /// Whether the server has closed the connection without further bytes; waits for either.
     pub(crate) async fn is_closed(&mut self) -> bool {
         in_time("the server to close", self.reader.some()).await.is_ok_and(|bytes| bytes.is_empty())
+    }
+
+    /// What comes next: bytes, or nothing if the server ends the connection, in good order or with a reset.
+    pub(crate) async fn some_or_end(&mut self) -> Vec<u8> {
+        in_time("bytes or an end", self.reader.some()).await.unwrap_or_default()
     }
 
     /// Ends the sending side; answers can still be read.

@@ -213,6 +213,7 @@ fn request(row: &TraceRow) -> RoutingRequest {
         target: ModelTarget::Any,
         needs: Capabilities::CHAT,
         prompt_tokens: row.prompt_tokens,
+        longest_prompt: row.prompt_tokens,
         max_completion_tokens: None,
         choices: 1,
         upload: Bytes(row.prompt.text.len() as f64),

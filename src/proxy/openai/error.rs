@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde::Serialize;
 
@@ -39,6 +39,8 @@ pub struct ApiError {
     pub should_retry: Option<bool>,
     /// Methods the path does allow.
     pub allow: Option<&'static str>,
+    /// Content codings that are accepted.
+    pub accept_encoding: Option<&'static str>,
 }
 
 impl ApiError {
@@ -54,6 +56,7 @@ impl ApiError {
             retry_after: None,
             should_retry: None,
             allow: None,
+            accept_encoding: None,
         }
     }
 
@@ -64,6 +67,17 @@ impl ApiError {
             param: param.map(str::to_owned),
             ..Self::new(StatusCode::BAD_REQUEST, INVALID_REQUEST, code, message)
         }
+    }
+
+    /// 400: no destination of `model` can do all that the request needs; `missing` says what it lacks.
+    #[must_use]
+    pub fn unsupported_capability(model: &str, missing: &[&str]) -> Self {
+        let message = format!(
+            "the model `{}` does not offer {}: ask for one that does, see GET /v1/models",
+            shortened(model),
+            missing.join(", ")
+        );
+        Self::bad_request(message, Some("model"), Some("unsupported_capability"))
     }
 
     /// 401: no key or a wrong one.
@@ -127,6 +141,24 @@ impl ApiError {
             Some("unsupported_media_type"),
             message,
         )
+    }
+
+    /// 415: the body is coded in a way that is not decoded here.
+    #[must_use]
+    pub fn unsupported_coding(coding: &str) -> Self {
+        let message = format!(
+            "the content encoding `{}` is not supported: send the body as it is, or with gzip once",
+            shortened(coding)
+        );
+        Self {
+            accept_encoding: Some("gzip, identity"),
+            ..Self::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                INVALID_REQUEST,
+                Some("unsupported_encoding"),
+                message,
+            )
+        }
     }
 
     /// 429: there is capacity, but not for this request now.
@@ -234,6 +266,9 @@ impl ApiError {
         if let Some(allow) = self.allow {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
         }
+        if let Some(codings) = self.accept_encoding {
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(codings));
+        }
         response
     }
 }
@@ -317,7 +352,9 @@ mod tests {
             (405, ApiError::method_not_allowed("PUT", "/v1/models", "GET, HEAD")),
             (408, ApiError::request_timeout(Duration::from_secs(30))),
             (413, ApiError::payload_too_large(10)),
+            (400, ApiError::unsupported_capability("m", &["tools"])),
             (415, ApiError::unsupported_media_type("text/plain")),
+            (415, ApiError::unsupported_coding("br")),
             (429, ApiError::too_many_requests("m", Duration::from_secs(1))),
             (500, ApiError::internal("m")),
             (502, ApiError::bad_gateway("m")),

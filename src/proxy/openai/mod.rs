@@ -1,6 +1,7 @@
 //! OpenAI wire types: only what routing reads; everything else passes through untouched.
 
 pub mod error;
+mod inputs;
 mod messages;
 pub mod models;
 mod prompt;
@@ -9,4 +10,4 @@ pub mod request;
 pub use error::ApiError;
 pub use models::ModelList;
 pub use prompt::PromptSize;
-pub use request::{ChatRequest, RequestFault, parse_chat};
+pub use request::{ApiRequest, RequestFault, parse_request};

@@ -41,17 +41,22 @@ impl Model {
 }
 
 /// All models, on one page.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ModelList {
-    object: &'static str,
     data: Vec<Model>,
+}
+
+#[derive(Serialize)]
+struct Page<'a> {
+    object: &'static str,
+    data: Vec<&'a Model>,
 }
 
 impl ModelList {
     /// The list of `models`, in the order clients are to see.
     #[must_use]
     pub const fn new(models: Vec<Model>) -> Self {
-        Self { object: "list", data: models }
+        Self { data: models }
     }
 
     /// The model called `id`, percent-decoded by the caller.
@@ -60,10 +65,11 @@ impl ModelList {
         self.data.iter().find(|model| model.id == id)
     }
 
-    /// The body of `GET /v1/models`.
+    /// The body of `GET /v1/models` with the models that `is_shown` picks by id.
     #[must_use]
-    pub fn to_body(&self) -> Bytes {
-        to_json(self)
+    pub fn to_body(&self, is_shown: impl Fn(&str) -> bool) -> Bytes {
+        let data: Vec<&Model> = self.data.iter().filter(|model| is_shown(&model.id)).collect();
+        to_json(&Page { object: "list", data })
     }
 }
 
@@ -84,9 +90,10 @@ mod tests {
         ]);
         let auto = r#"{"id":"auto","object":"model","created":1700000000,"owned_by":"cema-router"}"#;
         let x = r#"{"id":"acme/x","object":"model","created":1700000000,"owned_by":"cema-router","max_model_len":8192}"#;
-        assert_eq!(list.to_body(), format!(r#"{{"object":"list","data":[{auto},{x}]}}"#));
+        assert_eq!(list.to_body(|_| true), format!(r#"{{"object":"list","data":[{auto},{x}]}}"#));
+        assert_eq!(list.to_body(|id| id != "auto"), format!(r#"{{"object":"list","data":[{x}]}}"#));
         assert_eq!(list.get("acme/x").unwrap().to_body(), x);
         assert_eq!(list.get("acme"), None);
-        assert_eq!(ModelList::new(Vec::new()).to_body(), r#"{"object":"list","data":[]}"#);
+        assert_eq!(ModelList::new(Vec::new()).to_body(|_| true), r#"{"object":"list","data":[]}"#);
     }
 }

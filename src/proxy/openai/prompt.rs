@@ -29,6 +29,8 @@ pub struct PromptSize {
     pub messages: usize,
     /// Image parts; their data is not text.
     pub images: usize,
+    /// Tokens the client counted itself by sending their ids.
+    pub token_ids: usize,
     /// Characters that take one, two, three and four bytes in UTF-8.
     pub chars_by_width: [usize; 4],
 }
@@ -69,6 +71,16 @@ impl PromptSize {
         }
     }
 
+    /// Adds another prompt.
+    pub(super) fn add(&mut self, other: Self) {
+        self.messages += other.messages;
+        self.images += other.images;
+        self.token_ids += other.token_ids;
+        for (chars, more) in self.chars_by_width.iter_mut().zip(other.chars_by_width) {
+            *chars += more;
+        }
+    }
+
     /// The text in UTF-8 bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -76,7 +88,8 @@ impl PromptSize {
     }
 
     /// Estimated prompt length, before an endpoint counts it: a quarter token per ASCII byte, ½, 1 and 2
-    /// per character of two, three and four bytes, 4 per message, 3 per request, 765 per image.
+    /// per character of two, three and four bytes, 1 per token id, 765 per image; with messages 4 for each and
+    /// 3 for the request.
     ///
     /// An estimate, not a bound: vocabularies differ by a third either way.
     #[must_use]
@@ -87,10 +100,12 @@ impl PromptSize {
             + two * TOKENS_PER_2_BYTE_CHAR
             + three * TOKENS_PER_3_BYTE_CHAR
             + four * TOKENS_PER_4_BYTE_CHAR;
+        let request = if self.messages > 0 { TOKENS_PER_REQUEST } else { 0.0 };
         Tokens(
-            text + self.messages as f64 * TOKENS_PER_MESSAGE
+            text + self.token_ids as f64
+                + self.messages as f64 * TOKENS_PER_MESSAGE
                 + self.images as f64 * TOKENS_PER_IMAGE
-                + TOKENS_PER_REQUEST,
+                + request,
         )
     }
 }
@@ -145,9 +160,10 @@ mod tests {
 
     #[test]
     fn tokens_follow_the_stated_rule() {
-        let size = PromptSize { messages: 2, images: 1, chars_by_width: [40, 6, 5, 2] };
-        // 10 + 3 + 5 + 4 text, 2 × 4 messages, 3 request, 765 image.
-        assert!((size.tokens().get() - 798.0).abs() < 1e-12);
+        let size = PromptSize { messages: 2, images: 1, token_ids: 7, chars_by_width: [40, 6, 5, 2] };
+        // 10 + 3 + 5 + 4 text, 7 ids, 2 × 4 messages, 3 request, 765 image.
+        assert!((size.tokens().get() - 805.0).abs() < 1e-12);
+        assert!((size_of("no template").tokens().get() - 2.75).abs() < 1e-12);
     }
 
     #[test]

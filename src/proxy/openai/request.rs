@@ -1,4 +1,4 @@
-//! A chat request, read for routing and never re-serialised.
+//! A request, read for routing and never re-serialised.
 //!
 //! One pass over the body collects the few fields a decision needs; the body goes on byte for byte, only
 //! the value of `model` is spliced. What an endpoint judges better (unknown fields, temperatures, roles) is
@@ -11,26 +11,26 @@ use bytes::Bytes;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::inputs::Inputs;
 use super::messages::Messages;
 use super::prompt::PromptSize;
-use crate::domain::Capabilities;
+use crate::domain::{ApiCall, Capabilities};
 use crate::endpoint::json::{self, Key};
-use crate::units::Tokens;
 
-/// Kept of the last user message; the embedder reads its last 128 tokens.
-pub const USER_TEXT_BYTES_MAX: usize = 8 << 10;
+/// Kept of the last user message or prompt; the embedder reads its last 128 tokens.
+pub const TEXT_BYTES_MAX: usize = 8 << 10;
 
 /// `model` keys in one body. More than one is a mistake already, many are an attack on the splice.
 pub const MODEL_KEYS_MAX: usize = 8;
 
-/// Choices one request may ask for, as in OpenAI's API.
+/// Choices one request may ask for per prompt, as in OpenAI's API.
 pub const CHOICES_MAX: u32 = 128;
 
-/// Why a chat request cannot be routed. All of these are the client's to mend.
+/// Why a request cannot be routed. All of these are the client's to mend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestFault {
     /// No body.
-    #[error("the request body is empty: send a JSON object with `model` and `messages`")]
+    #[error("the request body is empty: send a JSON object")]
     Empty,
     /// The body is not text.
     #[error("the request body is not valid UTF-8 at byte {at}: send JSON encoded as UTF-8")]
@@ -45,7 +45,7 @@ pub enum RequestFault {
         detail: String,
     },
     /// JSON, but no object.
-    #[error("the request body must be a JSON object with `model` and `messages`")]
+    #[error("the request body must be a JSON object")]
     NotObject,
     /// A field that routing cannot do without.
     #[error("`{param}` is missing: {expected}")]
@@ -100,9 +100,11 @@ impl RequestFault {
     }
 }
 
-/// What routing reads of a chat request.
+/// What routing reads of a request.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ChatRequest {
+pub struct ApiRequest {
+    /// The call it makes.
+    pub call: ApiCall,
     /// The model asked for.
     pub model: String,
     /// Whether the answer is to be streamed.
@@ -111,38 +113,35 @@ pub struct ChatRequest {
     pub include_usage: bool,
     /// The client's cap on the completion, per choice: `max_completion_tokens`, else `max_tokens`.
     pub max_completion_tokens: Option<u64>,
-    /// Choices asked for, `1..=`[`CHOICES_MAX`].
-    pub n: u32,
+    /// Completions asked for: choices (`n`, or `best_of` if that is more) for each prompt; at least 1.
+    pub completions: u32,
     /// What the model must be able to do.
     pub needs: Capabilities,
-    /// The last [`USER_TEXT_BYTES_MAX`] of the text of the last user message; empty if there is none.
-    pub last_user_text: String,
-    /// Size of the messages and tool definitions.
+    /// The last [`TEXT_BYTES_MAX`] of the last user message or of the last prompt; empty if there is none, and
+    /// for embeddings, whose quality is not predicted.
+    pub text: String,
+    /// Size of the messages and tool definitions, or of all prompts.
     pub prompt: PromptSize,
+    /// Size of the longest prompt; `prompt` where there is one.
+    pub longest_prompt: PromptSize,
     /// Byte ranges of every top-level `model` value, ascending.
     model_spans: Vec<Range<usize>>,
 }
 
-impl ChatRequest {
+impl ApiRequest {
     /// `body` (the one this was parsed from) asking for `upstream_model`; all other bytes are unchanged.
     #[must_use]
     pub fn splice_model(&self, body: &Bytes, upstream_model: &str) -> Bytes {
         json::splice(body, &self.model_spans, upstream_model)
     }
-
-    /// Prompt length by the rule of [`PromptSize::tokens`].
-    #[must_use]
-    pub fn estimate_prompt_tokens(&self) -> Tokens {
-        self.prompt.tokens()
-    }
 }
 
-/// Reads the body of a `POST /v1/chat/completions`.
+/// Reads the body of `call`.
 ///
 /// # Errors
-/// If the body is not a JSON object with a model and at least one message, or a field that routing reads
-/// has a type or value that no endpoint could accept.
-pub fn parse_chat(body: &Bytes) -> Result<ChatRequest, RequestFault> {
+/// If the body is not a JSON object with a model and at least one message, prompt or input, or a field that
+/// routing reads has a type or value that no endpoint could accept.
+pub fn parse_request(call: ApiCall, body: &Bytes) -> Result<ApiRequest, RequestFault> {
     let text =
         std::str::from_utf8(body).map_err(|error| RequestFault::NotUtf8 { at: error.valid_up_to() })?;
     // RFC 8259 lets a reader ignore a byte-order mark; it stays in the body that is sent on.
@@ -157,7 +156,7 @@ pub fn parse_chat(body: &Bytes) -> Result<ChatRequest, RequestFault> {
             });
         }
     }
-    let mut fields = Fields::default();
+    let mut fields = Fields::new(call);
     let mut reader = serde_json::Deserializer::from_str(document);
     let read = fields.deserialize_from(&mut reader).and_then(|()| reader.end());
     if let Err(error) = read {
@@ -172,15 +171,18 @@ pub fn parse_chat(body: &Bytes) -> Result<ChatRequest, RequestFault> {
 }
 
 /// The top-level members routing reads, as raw values.
-#[derive(Default)]
 struct Fields<'a> {
+    call: ApiCall,
     models: Vec<&'a RawValue>,
     messages: Option<Messages<'a>>,
+    /// `prompt` or `input`.
+    inputs: Option<&'a RawValue>,
     stream: Option<&'a RawValue>,
     stream_options: Option<&'a RawValue>,
     max_tokens: Option<&'a RawValue>,
     max_completion_tokens: Option<&'a RawValue>,
     n: Option<&'a RawValue>,
+    best_of: Option<&'a RawValue>,
     tools: Option<&'a RawValue>,
     functions: Option<&'a RawValue>,
     response_format: Option<&'a RawValue>,
@@ -188,22 +190,73 @@ struct Fields<'a> {
     reading: Option<String>,
 }
 
+/// What the prompts of a request are, whichever call it makes.
+struct Content {
+    needs: Capabilities,
+    text: String,
+    prompt: PromptSize,
+    longest: PromptSize,
+    count: usize,
+}
+
 impl<'a> Fields<'a> {
     fn deserialize_from<D: Deserializer<'a>>(&mut self, reader: D) -> Result<(), D::Error> {
         reader.deserialize_map(self)
     }
 
-    fn into_request(self, text: &'a str) -> Result<ChatRequest, RequestFault> {
+    fn new(call: ApiCall) -> Self {
+        Self {
+            call,
+            models: Vec::with_capacity(1),
+            messages: None,
+            inputs: None,
+            stream: None,
+            stream_options: None,
+            max_tokens: None,
+            max_completion_tokens: None,
+            n: None,
+            best_of: None,
+            tools: None,
+            functions: None,
+            response_format: None,
+            reading: None,
+        }
+    }
+
+    fn into_request(self, text: &'a str) -> Result<ApiRequest, RequestFault> {
         let model = self.model()?;
-        let messages = self.messages.as_ref().ok_or(RequestFault::Missing {
-            param: "messages",
-            expected: "send an array with at least one message",
-        })?;
+        let content = match self.call {
+            ApiCall::Chat => self.chat()?,
+            ApiCall::Completions => self.inputs("prompt")?,
+            ApiCall::Embeddings => Content { text: String::new(), ..self.inputs("input")? },
+        };
+        let generates = self.call != ApiCall::Embeddings;
+        Ok(ApiRequest {
+            call: self.call,
+            model,
+            stream: generates && self.stream()?,
+            include_usage: self.stream_options.is_some_and(|options| {
+                json::member(options.get(), "include_usage").is_some_and(|value| value.get() == "true")
+            }),
+            max_completion_tokens: if generates { self.token_cap()? } else { None },
+            completions: if generates { self.completions(content.count)? } else { 1 },
+            needs: content.needs,
+            text: content.text,
+            prompt: content.prompt,
+            longest_prompt: content.longest,
+            model_spans: self.models.iter().map(|raw| json::span(text, raw)).collect(),
+        })
+    }
+
+    fn chat(&self) -> Result<Content, RequestFault> {
+        const EXPECTED: &str = "send an array with at least one message";
+        let messages =
+            self.messages.as_ref().ok_or(RequestFault::Missing { param: "messages", expected: EXPECTED })?;
         let mut prompt = messages.prompt;
         if prompt.messages == 0 {
-            return Err(RequestFault::Invalid { param: "messages", expected: "send at least one message" });
+            return Err(RequestFault::Invalid { param: "messages", expected: EXPECTED });
         }
-        let mut needs = Capabilities::CHAT;
+        let mut needs = self.needs();
         for tools in [self.tools, self.functions].into_iter().flatten().map(RawValue::get) {
             if json::is_truthy(tools) {
                 needs = needs.with(Capabilities::TOOLS);
@@ -213,26 +266,42 @@ impl<'a> Fields<'a> {
         if prompt.images > 0 {
             needs = needs.with(Capabilities::VISION);
         }
-        if self.response_format.is_some_and(wants_json) {
-            needs = needs.with(Capabilities::JSON);
+        let text = messages.last_user_text(TEXT_BYTES_MAX);
+        Ok(Content { needs, text, prompt, longest: prompt, count: 1 })
+    }
+
+    fn inputs(&self, param: &'static str) -> Result<Content, RequestFault> {
+        const EXPECTED: &str = "send a string, an array of strings, or token ids";
+        let raw = self.inputs.ok_or(RequestFault::Missing { param, expected: EXPECTED })?;
+        let inputs = Inputs::read(raw)
+            .ok_or_else(|| RequestFault::WrongType { param: param.into(), expected: EXPECTED })?;
+        if inputs.count == 0 {
+            return Err(RequestFault::Invalid { param, expected: "send at least one element" });
         }
-        let tokens_cap = match self.max_completion_tokens.filter(|raw| raw.get() != "null") {
-            Some(raw) => token_cap("max_completion_tokens", raw)?,
-            None => self.max_tokens.map_or(Ok(None), |raw| token_cap("max_tokens", raw))?,
-        };
-        Ok(ChatRequest {
-            model,
-            stream: self.stream()?,
-            include_usage: self.stream_options.is_some_and(|options| {
-                json::member(options.get(), "include_usage").is_some_and(|value| value.get() == "true")
-            }),
-            max_completion_tokens: tokens_cap,
-            n: self.choices()?,
-            needs,
-            last_user_text: messages.last_user_text(USER_TEXT_BYTES_MAX),
-            prompt,
-            model_spans: self.models.iter().map(|raw| json::span(text, raw)).collect(),
+        Ok(Content {
+            needs: self.needs(),
+            text: inputs.last_text(TEXT_BYTES_MAX),
+            prompt: inputs.size,
+            longest: inputs.longest,
+            count: inputs.count,
         })
+    }
+
+    fn needs(&self) -> Capabilities {
+        let needs = self.call.needs();
+        let generates = self.call != ApiCall::Embeddings;
+        if generates && self.response_format.is_some_and(wants_json) {
+            needs.with(Capabilities::JSON)
+        } else {
+            needs
+        }
+    }
+
+    fn token_cap(&self) -> Result<Option<u64>, RequestFault> {
+        match self.max_completion_tokens.filter(|raw| raw.get() != "null") {
+            Some(raw) => token_cap("max_completion_tokens", raw),
+            None => self.max_tokens.map_or(Ok(None), |raw| token_cap("max_tokens", raw)),
+        }
     }
 
     fn model(&self) -> Result<String, RequestFault> {
@@ -259,15 +328,9 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn choices(&self) -> Result<u32, RequestFault> {
-        let Some(raw) = self.n.map(RawValue::get).filter(|raw| *raw != "null") else { return Ok(1) };
-        let number = number(raw)
-            .ok_or(RequestFault::WrongType { param: "n".into(), expected: "send a whole number" })?;
-        if number.fract() != 0.0 || !(1.0..=f64::from(CHOICES_MAX)).contains(&number) {
-            return Err(RequestFault::Invalid { param: "n", expected: "send a whole number from 1 to 128" });
-        }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked: 1 to 128")]
-        Ok(number as u32)
+    fn completions(&self, prompts: usize) -> Result<u32, RequestFault> {
+        let choices = choices("n", self.n)?.max(choices("best_of", self.best_of)?);
+        Ok(choices.saturating_mul(u32::try_from(prompts).unwrap_or(u32::MAX)))
     }
 }
 
@@ -288,7 +351,7 @@ impl<'de> Visitor<'de> for &mut Fields<'de> {
                     }
                     continue;
                 }
-                b"messages" => {
+                b"messages" if self.call == ApiCall::Chat => {
                     let mut messages = Messages::default();
                     self.reading = Some("messages".into());
                     if let Err(error) = map.next_value_seed(&mut messages) {
@@ -301,6 +364,9 @@ impl<'de> Visitor<'de> for &mut Fields<'de> {
                     self.messages = Some(messages);
                     continue;
                 }
+                b"prompt" if self.call == ApiCall::Completions => &mut self.inputs,
+                b"input" if self.call == ApiCall::Embeddings => &mut self.inputs,
+                b"best_of" if self.call == ApiCall::Completions => &mut self.best_of,
                 b"stream" => &mut self.stream,
                 b"stream_options" => &mut self.stream_options,
                 b"max_tokens" => &mut self.max_tokens,
@@ -326,6 +392,18 @@ fn wants_json(response_format: &RawValue) -> bool {
     })
 }
 
+/// A number of choices; 1 where there is none.
+fn choices(param: &'static str, raw: Option<&RawValue>) -> Result<u32, RequestFault> {
+    let Some(raw) = raw.map(RawValue::get).filter(|raw| *raw != "null") else { return Ok(1) };
+    let number = number(raw)
+        .ok_or_else(|| RequestFault::WrongType { param: param.into(), expected: "send a whole number" })?;
+    if number.fract() != 0.0 || !(1.0..=f64::from(CHOICES_MAX)).contains(&number) {
+        return Err(RequestFault::Invalid { param, expected: "send a whole number from 1 to 128" });
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked: 1 to 128")]
+    Ok(number as u32)
+}
+
 /// A cap on completion tokens. Negative caps mean "no limit" to llama.cpp and are refused by vLLM: no cap here.
 fn token_cap(param: &'static str, raw: &RawValue) -> Result<Option<u64>, RequestFault> {
     if raw.get() == "null" {
@@ -349,11 +427,11 @@ mod tests {
 
     use super::*;
 
-    fn parse(body: impl AsRef<[u8]>) -> Result<ChatRequest, RequestFault> {
-        parse_chat(&Bytes::copy_from_slice(body.as_ref()))
+    fn parse(body: impl AsRef<[u8]>) -> Result<ApiRequest, RequestFault> {
+        parse_request(ApiCall::Chat, &Bytes::copy_from_slice(body.as_ref()))
     }
 
-    fn with(fields: &str) -> Result<ChatRequest, RequestFault> {
+    fn with(fields: &str) -> Result<ApiRequest, RequestFault> {
         parse(format!(r#"{{"model":"m","messages":[{{"role":"user","content":"hi"}}]{fields}}}"#))
     }
 
@@ -375,10 +453,10 @@ mod tests {
         .unwrap();
         assert_eq!(request.model, "acme/x");
         assert!(request.stream && request.include_usage);
-        assert_eq!((request.n, request.max_completion_tokens), (2, Some(9)));
+        assert_eq!((request.completions, request.max_completion_tokens), (2, Some(9)));
         let needs = Capabilities::CHAT.with(Capabilities::TOOLS).with(Capabilities::JSON);
         assert_eq!(request.needs, needs);
-        assert_eq!(request.last_user_text, "last \"one\"\n");
+        assert_eq!(request.text, "last \"one\"\n");
         assert_eq!(request.prompt.messages, 5);
         // 7 + 5 + 12 (tool_calls as they stand) + 2 + 11 + 21 (tools).
         assert_eq!(request.prompt.bytes(), 58);
@@ -388,10 +466,10 @@ mod tests {
     fn defaults_are_those_of_the_api() {
         let request = with("").unwrap();
         assert!(!request.stream && !request.include_usage);
-        assert_eq!((request.n, request.max_completion_tokens), (1, None));
+        assert_eq!((request.completions, request.max_completion_tokens), (1, None));
         assert_eq!(request.needs, Capabilities::CHAT);
         // 2 bytes, one message, one request.
-        assert!((request.estimate_prompt_tokens().get() - 7.5).abs() < 1e-12);
+        assert!((request.prompt.tokens().get() - 7.5).abs() < 1e-12);
         let nulls = with(
             r#","stream":null,"n":null,"max_tokens":null,"max_completion_tokens":null,"tools":null,
                "stream_options":null,"response_format":null,"stop":null,"user":"""#,
@@ -429,8 +507,40 @@ mod tests {
         )
         .unwrap();
         assert_eq!(request.needs, Capabilities::CHAT.with(Capabilities::VISION));
-        assert_eq!(request.last_user_text, "what\nis it?");
+        assert_eq!(request.text, "what\nis it?");
         assert_eq!((request.prompt.images, request.prompt.bytes()), (1, 10));
+    }
+
+    #[test]
+    fn completions_are_read_by_their_prompt() {
+        let body = r#"{"model":"m","prompt":["first","last \ud800"],"n":2,"best_of":3,"max_tokens":7,"stream":true,
+                       "messages":"not a field of this call","tools":[1]}"#;
+        let request = parse_request(ApiCall::Completions, &Bytes::from(body)).unwrap();
+        assert_eq!((request.completions, request.max_completion_tokens, request.stream), (6, Some(7), true));
+        assert_eq!((request.text.as_str(), request.needs), ("last \u{fffd}", Capabilities::CHAT));
+        // 5 and 8 bytes: the lone surrogate counts as one character of four.
+        assert!((request.prompt.tokens().get() - 4.5).abs() < 1e-12);
+        assert!((request.longest_prompt.tokens().get() - 3.25).abs() < 1e-12);
+        let fault = |fields: &str| {
+            let body = Bytes::from(format!(r#"{{"model":"m"{fields}}}"#));
+            let fault = parse_request(ApiCall::Completions, &body).unwrap_err();
+            (fault.param().unwrap_or_default().to_owned(), fault.code())
+        };
+        assert_eq!(fault(""), ("prompt".into(), "missing_required_parameter"));
+        assert_eq!(fault(r#","prompt":null"#), ("prompt".into(), "invalid_type"));
+        assert_eq!(fault(r#","prompt":[]"#), ("prompt".into(), "invalid_value"));
+        assert_eq!(fault(r#","prompt":"x","best_of":"2""#), ("best_of".into(), "invalid_type"));
+    }
+
+    #[test]
+    fn embeddings_generate_nothing() {
+        let body = r#"{"model":"e","input":[[1,2,3],[4]],"stream":"odd","n":0,"max_tokens":"odd",
+                       "response_format":{"type":"json_object"}}"#;
+        let request = parse_request(ApiCall::Embeddings, &Bytes::from(body)).unwrap();
+        assert_eq!((request.stream, request.max_completion_tokens, request.completions), (false, None, 1));
+        assert_eq!((request.text.as_str(), request.needs), ("", Capabilities::EMBEDDING));
+        let tokens = (request.prompt.tokens().get(), request.longest_prompt.tokens().get());
+        assert!((tokens.0 - 4.0).abs() < 1e-12 && (tokens.1 - 3.0).abs() < 1e-12);
     }
 
     #[test]
@@ -482,8 +592,8 @@ mod tests {
         // Lone surrogates in values and keys, duplicate keys, a byte-order mark, numbers beyond f64.
         let body = "\u{feff}{\"model\":1,\"\\ud800\":\"\\udfff\",\"mod\\u0065l\":\"m\",\"x\":1e999,\"messages\":[{\"role\":\"\\u0075ser\",\"content\":\"a\\ud83dz\"}],\"n\":7,\"n\":1}";
         let request = parse(body).unwrap();
-        assert_eq!((request.model.as_str(), request.n), ("m", 1));
-        assert_eq!(request.last_user_text, "a\u{fffd}z");
+        assert_eq!((request.model.as_str(), request.completions), ("m", 1));
+        assert_eq!(request.text, "a\u{fffd}z");
         let spliced = request.splice_model(&Bytes::from(body), "up");
         assert_eq!(spliced, body.replace("\"model\":1", "\"model\":\"up\"").replace(":\"m\"", ":\"up\""));
     }
@@ -492,9 +602,9 @@ mod tests {
     fn messages_of_unknown_shape_are_left_to_the_endpoint() {
         for content in ["null", "7", "{}", "[7,\"x\",{\"type\":\"input_audio\"}]", "[{\"text\":7}]"] {
             let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":{content}}}]}}"#);
-            assert_eq!(parse(&body).unwrap().last_user_text, "", "{body}");
+            assert_eq!(parse(&body).unwrap().text, "", "{body}");
         }
-        assert_eq!(parse(r#"{"model":"m","messages":[{}]}"#).unwrap().last_user_text, "");
+        assert_eq!(parse(r#"{"model":"m","messages":[{}]}"#).unwrap().text, "");
     }
 
     #[test]
@@ -517,10 +627,10 @@ mod tests {
         let text = "lorem ipsum \\u00e9 ".repeat(600_000);
         let body =
             Bytes::from(format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{text}end"}}]}}"#));
-        let request = parse_chat(&body).unwrap();
-        assert!(request.last_user_text.ends_with("lorem ipsum é end"));
-        assert!(request.last_user_text.len() <= USER_TEXT_BYTES_MAX);
-        assert!(request.last_user_text.capacity() <= 7 * USER_TEXT_BYTES_MAX);
+        let request = parse_request(ApiCall::Chat, &body).unwrap();
+        assert!(request.text.ends_with("lorem ipsum é end"));
+        assert!(request.text.len() <= TEXT_BYTES_MAX);
+        assert!(request.text.capacity() <= 7 * TEXT_BYTES_MAX);
         assert_eq!(request.prompt.bytes(), 600_000 * 15 + 3);
         assert_eq!(request.splice_model(&body, "m").as_ptr(), body.as_ptr());
     }
@@ -569,12 +679,12 @@ mod tests {
                 )
             };
             let body = Bytes::from(render("null", &format!("\"{model}\"")));
-            let request = parse_chat(&body).unwrap();
+            let request = parse_request(ApiCall::Chat, &body).unwrap();
             prop_assert_eq!(&request.model, &model);
             let spliced = request.splice_model(&body, &upstream);
             let quoted = Value::from(upstream.as_str()).to_string();
             prop_assert_eq!(&spliced, &Bytes::from(render(&quoted, &quoted)));
-            prop_assert_eq!(parse_chat(&spliced).unwrap().model, upstream);
+            prop_assert_eq!(parse_request(ApiCall::Chat, &spliced).unwrap().model, upstream);
         }
 
         #[test]

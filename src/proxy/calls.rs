@@ -1,0 +1,166 @@
+//! The routed calls (chat, completions, embeddings): from the bytes of a request to a call for the request manager.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, Request, Response, header};
+use hyper::body::Incoming;
+use tracing::{debug, error};
+
+use super::auth::{Grant, refusal_reason};
+use super::body::{self, BodyRules};
+use super::headers::{self, RoutingHeaders};
+use super::openai::{ApiError, ApiRequest, parse_request};
+use super::respond::{ResponseBody, answer, describe_decision, error_response, not_served};
+use super::routes::Api;
+use super::stack::RequestId;
+use crate::domain::ApiCall;
+use crate::endpoint::coding::{ContentCoding, DecodeError, gunzip};
+use crate::request_manager::admission::{AdmissionError, Ask};
+use crate::request_manager::key_budget::KeyUse;
+use crate::request_manager::{Call, ServeError};
+use crate::scheduler::{NoDestination, PlaceError};
+use crate::units::{Bytes as Size, Tokens};
+
+/// Serves one request for `kind`.
+pub(super) async fn handle(api: &Api, kind: ApiCall, request: Request<Incoming>) -> Response<ResponseBody> {
+    let Admitted { call, model, debug } = match admit(api, kind, request).await {
+        Ok(admitted) => admitted,
+        Err(error) => {
+            api.params.manager.count_rejected(refusal_reason(&error));
+            return error_response(error);
+        }
+    };
+    let id = Arc::clone(&call.request.id);
+    match api.params.manager.serve(call).await {
+        Ok(served) => {
+            let routing = debug.then(|| served.routing.clone());
+            let mut response = answer(served, api.params.policy);
+            if let Some(routing) = routing {
+                let runner_up = api.params.manager.runner_up(&id);
+                describe_decision(response.headers_mut(), &routing, runner_up);
+            }
+            response
+        }
+        Err(error) => {
+            debug!(request_id = &*id, %error, "not served");
+            match &error {
+                ServeError::Place(PlaceError::Impossible(NoDestination::MissingCapability { missing })) => {
+                    error_response(ApiError::unsupported_capability(&model, missing))
+                }
+                error => not_served(error, api.params.policy),
+            }
+        }
+    }
+}
+
+/// A request that may be placed.
+struct Admitted {
+    call: Call,
+    /// The model as the client named it.
+    model: String,
+    /// Whether the client wants the predictions.
+    debug: bool,
+}
+
+/// Reads, checks and admits a request.
+async fn admit(api: &Api, kind: ApiCall, request: Request<Incoming>) -> Result<Admitted, ApiError> {
+    let (head, body) = request.into_parts();
+    let awaits_continue = head.headers.contains_key(header::EXPECT);
+    let (grant, asked, coding, client) = match check_head(api, &head.headers) {
+        Ok(checked) => checked,
+        Err(error) => {
+            if !awaits_continue {
+                body::discard(body).await;
+            }
+            return Err(error);
+        }
+    };
+    let bytes_max = api.params.body_bytes_max;
+    let rules = BodyRules { bytes_max, total: api.params.body_total, awaits_continue };
+    let mut body = body::read(body, rules).await?;
+    if coding == ContentCoding::Gzip {
+        body = decoded(body, bytes_max).await?;
+    }
+    let request = parse_request(kind, &body)?;
+    if !grant.allows_model(&request.model) {
+        return Err(ApiError::model_not_found(&request.model));
+    }
+    Ok(Admitted {
+        model: request.model.clone(),
+        debug: asked.debug,
+        call: Call { client, ..call(api, &head, asked, (request, body))? },
+    })
+}
+
+/// What the head of a request says, before its body is read.
+fn check_head<'a>(
+    api: &'a Api,
+    head: &HeaderMap,
+) -> Result<(Grant<'a>, RoutingHeaders, ContentCoding, Option<KeyUse>), ApiError> {
+    let grant = api.params.auth.check(head)?;
+    let asked = headers::read(head, grant)?;
+    headers::check_content_type(head)?;
+    let coding = ContentCoding::of(head).map_err(|unknown| ApiError::unsupported_coding(&unknown.0))?;
+    Ok((grant, asked, coding, grant.begin()?))
+}
+
+/// Decompresses a body away from the async threads.
+async fn decoded(body: Bytes, bytes_max: usize) -> Result<Bytes, ApiError> {
+    let decoding = tokio::task::spawn_blocking(move || gunzip(&body, bytes_max)).await;
+    match decoding {
+        Ok(Ok(body)) => Ok(body),
+        Ok(Err(DecodeError::TooLarge(limit))) => Err(ApiError::payload_too_large(limit)),
+        Ok(Err(error @ DecodeError::Corrupt(_))) => {
+            let message = format!("{error}, as its content-encoding says: send it whole, or uncompressed");
+            Err(ApiError::bad_request(message, None, Some("invalid_encoding")))
+        }
+        Err(panic) => {
+            error!(%panic, "decoding a request body failed");
+            Err(ApiError::internal("the request body could not be decoded"))
+        }
+    }
+}
+
+/// Admits `request`, whose body is `body`.
+fn call(
+    api: &Api,
+    head: &Parts,
+    asked: RoutingHeaders,
+    (request, body): (ApiRequest, Bytes),
+) -> Result<Call, ApiError> {
+    let id = head.extensions.get::<RequestId>().map_or_else(|| Arc::from("unknown"), |id| Arc::clone(&id.0));
+    let ask = Ask {
+        model: &request.model,
+        needs: request.needs,
+        prompt_tokens: request.prompt.tokens(),
+        longest_prompt: request.longest_prompt.tokens(),
+        max_completion_tokens: request.max_completion_tokens.map(|tokens| Tokens(tokens as f64)),
+        choices: request.completions,
+        upload: Size(body.len() as f64),
+        constraints: asked.constraints,
+        weights: asked.weights,
+    };
+    let admitted = api.params.directory.admit(Arc::clone(&id), &ask).map_err(|error| match error {
+        AdmissionError::UnknownModel(model) => ApiError::model_not_found(&model),
+        AdmissionError::PlacementConflict { .. } => {
+            ApiError::bad_request(error.to_string(), Some("x-cema-placement"), Some("placement_conflict"))
+        }
+    })?;
+    Ok(Call {
+        request: Arc::new(admitted),
+        text: request.text.clone(),
+        kind: request.call,
+        stream: request.stream,
+        headers: headers::for_endpoint(&head.headers, &id),
+        echo_model: api.params.echo_model.then(|| Arc::from(request.model.as_str())),
+        client: None,
+        body_for: body_for(request, body),
+    })
+}
+
+/// The body as received but for the value of `model`.
+fn body_for(request: ApiRequest, body: Bytes) -> Box<dyn Fn(&str) -> Bytes + Send + Sync> {
+    Box::new(move |upstream_model| request.splice_model(&body, upstream_model))
+}
