@@ -21,8 +21,11 @@ cargo fuzz --version >/dev/null 2>&1 || { echo "fuzz: cargo-fuzz is missing: car
 targets=("$@") failed=()
 [ ${#targets[@]} -gt 0 ] || mapfile -t targets < <(cargo "+$toolchain" fuzz list)
 for target in "${targets[@]}"; do
-    dictionary=fuzz/json.dict
-    [ "$target" != config ] || dictionary=fuzz/config.dict
+    case $target in
+    config) dictionary=fuzz/config.dict ;;
+    framing) dictionary=fuzz/http.dict ;;
+    *) dictionary=fuzz/json.dict ;;
+    esac
     printf '\n== %s, %d s\n' "$target" "$seconds"
     mkdir -p ".cache/fuzz/$target"
     # The crate forbids unsafe code, so a sanitizer would only slow this down.

@@ -4,11 +4,13 @@
 //! beyond the limit or below it, then the stream around it. Apart from `sse_scanner`, since this one is slow.
 #![no_main]
 
-mod split;
+mod cut;
+mod scan;
 
 use cema_router::endpoint::sse::EVENT_BYTES_MAX;
+use cut::cut;
 use libfuzzer_sys::fuzz_target;
-use split::{cut, scan};
+use scan::scan;
 
 fuzz_target!(|data: &[u8]| {
     let Some((cuts, rest)) = data.split_first_chunk::<8>() else { return };

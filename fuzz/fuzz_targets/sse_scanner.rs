@@ -4,15 +4,17 @@
 //! Input: eight bytes that say where to cut, then the stream.
 #![no_main]
 
+mod cut;
 mod oracle;
-mod split;
+mod scan;
 
 use bytes::Bytes;
 use cema_router::endpoint::echo::ModelEcho;
 use cema_router::endpoint::meter::StreamMeter;
 use cema_router::endpoint::whole_lines::WholeLines;
+use cut::cut;
 use libfuzzer_sys::fuzz_target;
-use split::{cut, scan};
+use scan::scan;
 
 const MODEL: &str = "cema/\"auto\"";
 const MODEL_KEYS_MAX: usize = 8;
