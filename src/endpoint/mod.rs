@@ -5,8 +5,11 @@ mod connection;
 pub mod pool;
 
 pub mod answer;
+pub mod dialect;
 pub mod echo;
+pub mod event_filter;
 pub mod meter;
+pub mod retry_after;
 pub mod sse;
 pub mod upstream_error;
 pub mod whole_lines;

@@ -40,6 +40,8 @@ pub struct EndpointSpec {
     pub base_path: String,
     /// The endpoint's own API key.
     pub api_key: Option<HeaderValue>,
+    /// Whether streams are asked for token counts that their clients did not ask for.
+    pub inject_usage: bool,
 }
 
 /// How long an endpoint may take.
@@ -165,17 +167,23 @@ impl EndpointPool {
         self.send(request, self.timeouts.first_byte).await
     }
 
-    /// Gets `path` from the endpoint's root (not its base path) and reads its small answer, so that the
-    /// connection can be used again.
+    /// What is known of `endpoint`.
+    #[must_use]
+    pub fn spec(&self, endpoint: EndpointOrd) -> &EndpointSpec {
+        &self.endpoints[endpoint.idx()]
+    }
+
+    /// Gets `path` from the endpoint's root (not its base path) with its small answer, which is empty where
+    /// it does not end in time or is large.
     ///
     /// # Errors
     /// No response head within `limit`.
-    pub async fn get_status(
+    pub async fn get_small(
         &self,
         endpoint: EndpointOrd,
         path: &str,
         limit: Duration,
-    ) -> Result<StatusCode, SendError> {
+    ) -> Result<(StatusCode, Bytes), SendError> {
         let spec = &self.endpoints[endpoint.idx()];
         let mut request =
             Request::builder().method(Method::GET).uri(spec.uri("", path)?).body(Full::default())?;
@@ -184,9 +192,12 @@ impl EndpointPool {
         let response = self.send(request, limit).await?;
         let status = response.status();
         let drained = Limited::new(response.into_body(), STATUS_BODY_MAX).collect();
-        // What the body says does not matter, nor whether it ends.
-        let _ = tokio::time::timeout(limit, drained).await;
-        Ok(status)
+        let body = match tokio::time::timeout(limit, drained).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            // The status says enough.
+            Ok(Err(_)) | Err(_) => Bytes::new(),
+        };
+        Ok((status, body))
     }
 
     /// Sends a request, and once more over a new connection where a kept one turned out to be closed already.
@@ -238,16 +249,6 @@ impl EndpointSpec {
     fn authenticate(&self, headers: &mut HeaderMap) {
         if let Some(key) = &self.api_key {
             headers.insert(header::AUTHORIZATION, key.clone());
-        }
-    }
-
-    /// The page that tells whether the server can take work, from the server's root.
-    #[must_use]
-    pub fn health_path(&self) -> String {
-        match self.kind {
-            EndpointKind::Vllm | EndpointKind::LlamaCpp => "/health".to_owned(),
-            EndpointKind::Ollama => "/api/version".to_owned(),
-            EndpointKind::OpenAi => format!("{}/models", self.base_path),
         }
     }
 }

@@ -70,6 +70,8 @@ pub enum Action {
         plan: u64,
         /// Time from arrival to now.
         waited: Seconds,
+        /// The part of it since a plan first could not let it go: its places were taken.
+        held: Seconds,
         /// Requests planned together.
         batch_size: usize,
     },

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use prometheus::core::Collector;
 use prometheus::{
-    CounterVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, exponential_buckets,
+    CounterVec, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry, exponential_buckets,
 };
 
 use super::record::{Finished, Outcome};
@@ -23,10 +23,22 @@ pub(super) struct RequestMetrics {
     time_per_output_token: HistogramVec,
     attempts: IntCounterVec,
     rejected: IntCounterVec,
+    queue_depth: IntGauge,
+    execution: HistogramVec,
     tokens: CounterVec,
     cost: CounterVec,
     energy: CounterVec,
     predicted_vs_actual: HistogramVec,
+}
+
+/// A request that waits.
+#[derive(Debug)]
+pub(super) struct Queued(IntGauge);
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 /// Makes and registers labelled metrics.
@@ -99,6 +111,18 @@ impl RequestMetrics {
                 "Requests refused without an attempt, by reason.",
                 &["reason"],
             )?,
+            queue_depth: families.registered(IntGauge::new(
+                "cema_queue_depth",
+                "Requests that wait for a first destination; limits.max_queued_requests bounds them.",
+            )?)?,
+            execution: families.histogram(
+                (
+                    "cema_execution_seconds",
+                    "From a request's last departure for an endpoint to the last byte of the answer.",
+                ),
+                &["destination"],
+                exponential_buckets(0.01, 2.0, 15)?,
+            )?,
             tokens: families.amount(
                 "cema_tokens_total",
                 "Tokens of answered requests.",
@@ -137,6 +161,12 @@ impl RequestMetrics {
         self.rejected.with_label_values(&[reason]).inc();
     }
 
+    /// Counts a waiting request until the guard is dropped.
+    pub(super) fn queued(&self) -> Queued {
+        self.queue_depth.inc();
+        Queued(self.queue_depth.clone())
+    }
+
     pub(super) fn finished(&self, finished: &Finished<'_>) {
         let destination = finished.dispatch.map(super::record::Dispatch::destination);
         let id = destination.map_or(NOWHERE, |d| d.id.as_str());
@@ -153,6 +183,9 @@ impl RequestMetrics {
     fn answered(&self, finished: &Finished<'_>, destination: &Destination) {
         let id = destination.id.as_str();
         self.duration.with_label_values(&[id]).observe(finished.duration.0);
+        if let Some(execution) = finished.execution {
+            self.execution.with_label_values(&[id]).observe(execution.0);
+        }
         if let Some(first) = finished.to_first_content {
             self.time_to_first_token.with_label_values(&[id]).observe(first.0);
             if let Some(completion) = finished.completion.filter(|tokens| tokens.0 > 1.0) {

@@ -15,6 +15,7 @@ use crate::units::Seconds;
 pub(super) struct SchedulerMetrics {
     window_size: Histogram,
     window_wait: Histogram,
+    hold: Histogram,
     solve_duration: Histogram,
     solver_gap: Histogram,
     held: IntGauge,
@@ -70,8 +71,13 @@ impl SchedulerMetrics {
             )?,
             window_wait: histogram(
                 "cema_window_wait_seconds",
-                "Time from a request's arrival to its departure for its destination.",
+                "Time from a request's arrival until its first plan could let it go: gathering and planning.",
                 exponential_buckets(0.0005, 2.0, 16)?,
+            )?,
+            hold: histogram(
+                "cema_hold_seconds",
+                "Further time a request was held because the places it was planned to were taken.",
+                exponential_buckets(0.0005, 2.0, 20)?,
             )?,
             solver_gap: histogram(
                 "cema_solver_gap_ratio",
@@ -102,8 +108,9 @@ impl SchedulerMetrics {
     }
 
     /// A request left for its destination.
-    pub(super) fn sent(&self, waited: Seconds) {
-        self.window_wait.observe(waited.0);
+    pub(super) fn sent(&self, waited: Seconds, held: Seconds) {
+        self.window_wait.observe((waited - held).0);
+        self.hold.observe(held.0);
     }
 
     /// The fleet as it is now.
