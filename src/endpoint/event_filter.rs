@@ -193,7 +193,7 @@ mod tests {
             events in prop::collection::vec(
                 prop_oneof![
                     Just(USAGE), Just(CHUNK), Just(RUNNING), Just(": ping"), Just("id: 1"), Just("data: [DONE]"),
-                    Just("data: {\"choices\":[],\"usage\":null}"), Just("data: \"usage\""), Just("")
+                    Just("data: {\"choices\":[],\"usage\":null}"), Just("data: \"usage\"")
                 ],
                 0..12,
             ),

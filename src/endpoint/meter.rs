@@ -213,7 +213,7 @@ mod tests {
             (LLAMACPP, (5, usage(33, 5, 32), true, true, true, None)),
             // Its `timings` count where there is no `usage`.
             (LLAMACPP_TIMED, (5, usage(33, 5, 32), true, true, true, None)),
-            (LLAMACPP_CHOICES, (6, usage(33, 6, 32), true, true, true, None)),
+            (LLAMACPP_CHOICES, (7, usage(33, 6, 32), true, true, true, None)),
             (LLAMACPP_KILLED, (3, None, true, false, false, None)),
         ];
         for (capture, expected) in expected {

@@ -420,6 +420,7 @@ impl Planner {
     fn send(&mut self, now: Seconds, plan: &Plan, planned: &Planned) -> Action {
         let held = self.held.remove(&planned.ticket);
         let arrived = held.as_ref().map_or(now, |held| held.arrival.arrived);
+        let is_first = held.as_ref().is_some_and(|held| !held.arrival.is_failing_over());
         let held_since = held.and_then(|held| held.held_since).unwrap_or(now);
         let running =
             Running { destination: planned.destination, service: planned.estimate.service, since: now };
@@ -429,6 +430,7 @@ impl Planner {
             planned: planned.clone(),
             plan: plan.number,
             waited: now - arrived,
+            gathered: is_first.then(|| held_since - arrived),
             held: now - held_since,
             batch_size: plan.planned.len(),
         }

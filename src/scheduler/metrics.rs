@@ -108,8 +108,10 @@ impl SchedulerMetrics {
     }
 
     /// A request left for its destination.
-    pub(super) fn sent(&self, waited: Seconds, held: Seconds) {
-        self.window_wait.observe((waited - held).0);
+    pub(super) fn sent(&self, gathered: Option<Seconds>, held: Seconds) {
+        if let Some(gathered) = gathered {
+            self.window_wait.observe(gathered.0);
+        }
         self.hold.observe(held.0);
     }
 

@@ -191,8 +191,8 @@ impl<S: Fn(PlanJob) -> oneshot::Receiver<SolveOutcome>> SchedulerTask<S> {
     fn perform(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Send { planned, plan, waited, held, batch_size } => {
-                    self.metrics.sent(waited, held);
+                Action::Send { planned, plan, waited, gathered, held, batch_size } => {
+                    self.metrics.sent(gathered, held);
                     if let Some(reply) = self.replies.remove(&planned.ticket) {
                         // A client that left has dropped its lease, which takes the request off the books.
                         let _ = reply.send(Ok(Sent { planned, plan, waited, batch_size }));
