@@ -214,7 +214,9 @@ async fn constraints_hold_in_failing_over() {
             .model("{name: l, quality_prior: 0.4, context_tokens: 2000, price: {request_usd: 1}}"),
     ];
     let sections = "virtual_models:\n  - {name: auto}\n  - {name: local, placement: edge}\n  - {name: safe, min_quality: 0.6}\n";
-    let router = Router::start(&nodes, &format!("{sections}{CHEAPEST_FIRST}")).await;
+    // Asked again at once, although it is overloaded.
+    let sections = format!("{sections}{CHEAPEST_FIRST}cooling: {{default_ms: 0}}\n");
+    let router = Router::start(&nodes, &sections).await;
     let tools = ask("auto").replace("\"max_tokens\":8", r#""tools":[{"type":"function"}]"#);
     let long = ask("auto").replace("\"max_tokens\":8", "\"max_tokens\":3000");
     for (what, headers, body) in [
@@ -287,12 +289,17 @@ async fn attempts_are_bounded() {
         .zip(&endpoints)
         .map(|(usd, endpoint)| priced(&format!("n{usd}"), endpoint.url(), usd))
         .collect();
-    let router = Router::start(&nodes, CHEAPEST_FIRST).await;
-    let answer = router.chat(&ask("m")).await;
-    assert_eq!((answer.head.status(), header(&answer, "x-cema-attempts")), (502, "6".into()));
-    let tried: Vec<usize> = endpoints.iter().map(|endpoint| endpoint.posts().len()).collect();
-    assert_eq!(tried, [1, 1, 1, 1, 1, 1, 0, 0], "each once, in order of preference");
-    router.idle().await;
+    for (limits, bound) in [("", 3), ("limits: {max_attempts: 6}\n", 6)] {
+        let before: Vec<usize> = endpoints.iter().map(|endpoint| endpoint.posts().len()).collect();
+        let router = Router::start(&nodes, &format!("{CHEAPEST_FIRST}{limits}")).await;
+        let answer = router.chat(&ask("m")).await;
+        let attempts = header(&answer, "x-cema-attempts");
+        assert_eq!((answer.head.status(), attempts), (502, bound.to_string()));
+        let tried = endpoints.iter().zip(before).map(|(endpoint, n)| endpoint.posts().len() - n);
+        // Each once, in order of preference.
+        assert!(tried.eq((0..8).map(|nth| usize::from(nth < bound))), "{limits}");
+        router.idle().await;
+    }
 }
 
 #[tokio::test]

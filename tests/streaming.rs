@@ -317,7 +317,8 @@ async fn tokens_are_counted() {
     let usage = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":33,\"completion_tokens\":5,\"total_tokens\":38}}\n\n";
     let events = format!("{}{}{usage}{DONE_EVENT}", delta_event("m", "all at once"), finish_event("m"));
     let (_endpoint, router) = over(stream_in_chunks(&events, 50, Duration::ZERO), AT_ONCE).await;
-    assert_eq!(router.chat(&ask_stream("m")).await.text(), events);
+    let asked = ask_stream("m").replace("true}", "true,\"stream_options\":{\"include_usage\":true}}");
+    assert_eq!(router.chat(&asked).await.text(), events);
     let metrics = router.idle().await;
     let tokens = |kind| metrics.count("cema_tokens_total", &[("destination", "a/m"), ("type", kind)]);
     assert_eq!((tokens("prompt"), tokens("completion")), (33, 5));
