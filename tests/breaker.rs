@@ -1,5 +1,10 @@
 //! An endpoint that keeps failing is left alone, and one request at a time finds out when it is back.
-#![expect(clippy::unwrap_used, reason = "helpers outside #[test] functions unwrap to fail the test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on must fail"
+)]
 
 #[expect(dead_code, reason = "shared by all socket tests")]
 mod support;

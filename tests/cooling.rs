@@ -1,5 +1,10 @@
 //! Endpoints that ask to be left alone are: each for its own time, and clients learn when to come again.
-#![expect(clippy::unwrap_used, reason = "helpers outside #[test] functions unwrap to fail the test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on must fail"
+)]
 
 #[expect(dead_code, reason = "shared by all socket tests")]
 mod support;

@@ -164,6 +164,20 @@ async fn with_nowhere_to_go_the_client_gets_a_real_status() {
 }
 
 #[tokio::test]
+async fn not_to_be_reached_and_to_break_off_are_told_apart() {
+    // Answers the first probe and is gone, so that the request is the first to find out.
+    let gone = llm(|_| chat("m", "a")).await;
+    let router = Router::start(&[node("a", gone.url())], CHEAPEST_FIRST).await;
+    drop(gone);
+    let answer = router.chat(&ask("m")).await.text();
+    assert!(answer.contains("could not be reached") || answer.contains("1 down"), "{answer}");
+    let closing = llm(|_| vec![Step::Close]).await;
+    let router = Router::start(&[node("a", closing.url())], CHEAPEST_FIRST).await;
+    let answer = router.chat(&ask("m")).await.text();
+    assert!(answer.contains("closed the connection before answering"), "{answer}");
+}
+
+#[tokio::test]
 async fn the_last_failure_is_the_answer() {
     let (a, b) = (llm(|_| refusal(500, "")).await, llm(|_| refusal(429, "retry-after: 7\r\n")).await);
     let router = over(&a, &b).await;

@@ -1,5 +1,10 @@
 //! Tokens of streams are counted whether or not the client asked for it, and the client does not notice.
-#![expect(clippy::unwrap_used, reason = "helpers outside #[test] functions unwrap to fail the test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on must fail"
+)]
 
 #[expect(dead_code, reason = "shared by all socket tests")]
 mod support;

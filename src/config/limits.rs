@@ -68,15 +68,18 @@ impl Timeouts {
 pub(super) fn read_breaker(s: &mut Section<'_>) -> BreakerParams {
     let failures = s.count("failures", 1..=1_000, 5);
     let open = s.ms("open_ms", 1.0..=DAY_MS, 5_000.0);
-    BreakerParams { failures, open, open_max: s.ms("open_max_ms", 1.0..=DAY_MS, 60_000.0).max(open) }
+    let default_max_ms = (open.as_secs_f64() * 1e3).max(60_000.0);
+    let open_max = s.ms("open_max_ms", 1.0..=DAY_MS, default_max_ms);
+    if open_max < open {
+        s.fault("open_max_ms", "below `open_ms`", &format!("{} to {DAY_MS}", open.as_millis()));
+    }
+    BreakerParams { failures, open, open_max }
 }
 
 /// `cooling`: for how long an endpoint that answered 429 or 503 is left alone.
 pub(super) fn read_cooling(s: &mut Section<'_>) -> CoolingParams {
-    CoolingParams {
-        default: s.ms("default_ms", 0.0..=DAY_MS, 1_000.0),
-        max: s.ms("max_ms", 0.0..=DAY_MS, 120_000.0),
-    }
+    let max = s.ms("max_ms", 0.0..=DAY_MS, 120_000.0);
+    CoolingParams { default: s.ms("default_ms", 0.0..=DAY_MS, 1_000.0).min(max), max }
 }
 
 named_enum! {

@@ -1,11 +1,17 @@
 //! The two things of a stream that do not pass: the token counts a client did not ask for, and an
 //! endpoint's address or key in an error event. Every other byte passes as it came.
 
+use std::sync::LazyLock;
+
 use bytes::{Bytes, BytesMut};
-use memchr::{memchr2, memmem};
+use memchr::memchr2;
+use memchr::memmem::{self, Finder};
 
 use super::answer::{EventKind, classify_event};
 use super::sse::data_value;
+
+static USAGE_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"usage\""));
+static ERROR_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"error\""));
 
 /// Filters the events of one stream. Takes them in whole lines, as [`WholeLines`] and [`ModelEcho`] give
 /// them; a line too long to be held comes in parts and passes unread.
@@ -57,11 +63,10 @@ impl EventFilter {
     }
 
     fn passes_all(&self, lines: &[u8]) -> bool {
-        let has = |key: &[u8]| memmem::find(lines, key).is_some();
-        !self.is_swallowing
-            && self.after_cr != Some(Fate::Swallowed)
-            && !(self.swallows_usage && has(b"\"usage\""))
-            && !(self.names_secret(lines) && has(b"\"error\""))
+        let may_count = self.swallows_usage && USAGE_KEY.find(lines).is_some();
+        let may_tell = ERROR_KEY.find(lines).is_some() && self.names_secret(lines);
+        let is_amid = self.is_swallowing || self.after_cr == Some(Fate::Swallowed);
+        !(is_amid || may_count || may_tell)
     }
 
     /// Decides on one line, or on a part of one, and passes what may pass of it.
@@ -119,8 +124,8 @@ impl EventFilter {
 
 /// What the event of one data line is; `None` where it can be neither counts nor an error.
 fn classify(value: &[u8]) -> Option<EventKind> {
-    let has = |key: &[u8]| memmem::find(value, key).is_some();
-    (has(b"\"usage\"") || has(b"\"error\"")).then(|| classify_event(value).kind)
+    let has = |key: &Finder<'_>| key.find(value).is_some();
+    (has(&USAGE_KEY) || has(&ERROR_KEY)).then(|| classify_event(value).kind)
 }
 
 #[cfg(test)]

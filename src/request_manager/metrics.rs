@@ -18,17 +18,70 @@ const RATIO_BUCKETS: [f64; 13] = [0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25
 #[derive(Debug)]
 pub(super) struct RequestMetrics {
     requests: IntCounterVec,
-    duration: HistogramVec,
-    time_to_first_token: HistogramVec,
-    time_per_output_token: HistogramVec,
+    clocks: Clocks,
     attempts: IntCounterVec,
     rejected: IntCounterVec,
     queue_depth: IntGauge,
-    execution: HistogramVec,
     tokens: CounterVec,
     cost: CounterVec,
     energy: CounterVec,
     predicted_vs_actual: HistogramVec,
+}
+
+/// What took how long, of answered requests.
+#[derive(Debug)]
+struct Clocks {
+    duration: HistogramVec,
+    execution: HistogramVec,
+    time_to_first_token: HistogramVec,
+    time_per_output_token: HistogramVec,
+}
+
+impl Clocks {
+    fn register(families: &Families<'_>) -> prometheus::Result<Self> {
+        let slow = exponential_buckets(0.01, 2.0, 15)?;
+        Ok(Self {
+            duration: families.histogram(
+                ("cema_request_duration_seconds", "From arrival to the last byte."),
+                &["destination"],
+                slow.clone(),
+            )?,
+            time_to_first_token: families.histogram(
+                ("cema_time_to_first_token_seconds", "From arrival to the first content of a stream."),
+                &["destination"],
+                slow.clone(),
+            )?,
+            time_per_output_token: families.histogram(
+                (
+                    "cema_time_per_output_token_seconds",
+                    "Time of a stream after its first content, per completion token after the first.",
+                ),
+                &["destination"],
+                exponential_buckets(0.002, 2.0, 12)?,
+            )?,
+            execution: families.histogram(
+                (
+                    "cema_execution_seconds",
+                    "From a request's last departure for an endpoint to the last byte of the answer.",
+                ),
+                &["destination"],
+                slow,
+            )?,
+        })
+    }
+
+    fn observe(&self, id: &str, finished: &Finished<'_>) {
+        self.duration.with_label_values(&[id]).observe(finished.duration.0);
+        if let Some(execution) = finished.execution {
+            self.execution.with_label_values(&[id]).observe(execution.0);
+        }
+        let Some(first) = finished.to_first_content else { return };
+        self.time_to_first_token.with_label_values(&[id]).observe(first.0);
+        if let Some(completion) = finished.completion.filter(|tokens| tokens.0 > 1.0) {
+            let per_token = (finished.duration - first).0 / (completion.0 - 1.0);
+            self.time_per_output_token.with_label_values(&[id]).observe(per_token);
+        }
+    }
 }
 
 /// A request that waits.
@@ -76,31 +129,13 @@ impl RequestMetrics {
         destinations: &Arc<[Destination]>,
     ) -> prometheus::Result<Self> {
         let families = Families { registry };
-        let slow = exponential_buckets(0.01, 2.0, 15)?;
         let metrics = Self {
             requests: families.counter(
                 "cema_requests_total",
                 "Requests by destination, model, outcome and kind of answer.",
                 &["destination", "model", "outcome", "stream"],
             )?,
-            duration: families.histogram(
-                ("cema_request_duration_seconds", "From arrival to the last byte."),
-                &["destination"],
-                slow.clone(),
-            )?,
-            time_to_first_token: families.histogram(
-                ("cema_time_to_first_token_seconds", "From arrival to the first content of a stream."),
-                &["destination"],
-                slow,
-            )?,
-            time_per_output_token: families.histogram(
-                (
-                    "cema_time_per_output_token_seconds",
-                    "Time of a stream after its first content, per completion token after the first.",
-                ),
-                &["destination"],
-                exponential_buckets(0.002, 2.0, 12)?,
-            )?,
+            clocks: Clocks::register(&families)?,
             attempts: families.counter(
                 "cema_upstream_attempts_total",
                 "Failed attempts at endpoints, by reason.",
@@ -115,14 +150,6 @@ impl RequestMetrics {
                 "cema_queue_depth",
                 "Requests that wait for a first destination; limits.max_queued_requests bounds them.",
             )?)?,
-            execution: families.histogram(
-                (
-                    "cema_execution_seconds",
-                    "From a request's last departure for an endpoint to the last byte of the answer.",
-                ),
-                &["destination"],
-                exponential_buckets(0.01, 2.0, 15)?,
-            )?,
             tokens: families.amount(
                 "cema_tokens_total",
                 "Tokens of answered requests.",
@@ -148,7 +175,7 @@ impl RequestMetrics {
             )?,
         };
         for destination in destinations.iter() {
-            metrics.duration.with_label_values(&[destination.id.as_str()]);
+            metrics.clocks.duration.with_label_values(&[destination.id.as_str()]);
         }
         Ok(metrics)
     }
@@ -182,17 +209,7 @@ impl RequestMetrics {
 
     fn answered(&self, finished: &Finished<'_>, destination: &Destination) {
         let id = destination.id.as_str();
-        self.duration.with_label_values(&[id]).observe(finished.duration.0);
-        if let Some(execution) = finished.execution {
-            self.execution.with_label_values(&[id]).observe(execution.0);
-        }
-        if let Some(first) = finished.to_first_content {
-            self.time_to_first_token.with_label_values(&[id]).observe(first.0);
-            if let Some(completion) = finished.completion.filter(|tokens| tokens.0 > 1.0) {
-                let per_token = (finished.duration - first).0 / (completion.0 - 1.0);
-                self.time_per_output_token.with_label_values(&[id]).observe(per_token);
-            }
-        }
+        self.clocks.observe(id, finished);
         let (Some(prompt), Some(completion), Some(dispatch)) =
             (finished.prompt, finished.completion, finished.dispatch)
         else {
