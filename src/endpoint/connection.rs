@@ -1,70 +1,125 @@
-//! Connections to endpoints that know whether they went stale.
+//! One connection to an endpoint, driven by whoever uses it.
 //!
-//! A server may close a connection that was idle in the very moment the next request goes out on it. That
-//! is nobody's failure: nothing of the request was answered, and it can go out again.
+//! A request, its answer's head and every piece of its body are read in the task of the client they are for:
+//! no task runs per connection, nothing is handed from task to task, and dropping an answer closes the
+//! connection at once, which is how servers learn that a client left.
 
-use std::io::IoSlice;
-use std::pin::Pin;
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
-use hyper_util::client::legacy::connect::{Connected, Connection};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, Connection, SendRequest};
+use hyper_rustls::MaybeHttpsStream;
+use hyper_util::client::legacy::connect::{Connected, Connection as Connectable};
 use hyper_util::rt::TokioIo;
-use tokio::io::{self, AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// What has passed over one connection; an extra of its [`Connected`]. Clones share it.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Traffic(Arc<Flags>);
+/// Most that is read ahead of a response.
+const READ_BUFFER_MAX: usize = 1 << 20;
 
-#[derive(Debug, Default)]
-struct Flags {
-    has_answered: AtomicBool,
-    was_heard_since_write: AtomicBool,
+/// A plain or TLS stream to an endpoint.
+pub(super) type Stream = MaybeHttpsStream<TokioIo<WatchedStream>>;
+
+/// A connection with nothing, or one exchange, under way.
+pub(super) struct EndpointConnection {
+    sender: SendRequest<Full<Bytes>>,
+    driver: Connection<Stream, Full<Bytes>>,
+    was_heard: Arc<AtomicBool>,
+    is_over: bool,
 }
 
-impl Traffic {
-    /// A request was answered over the connection, so that the next one finds it used.
-    pub(super) fn note_answer(&self) {
-        self.0.has_answered.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether an earlier request was answered here, and not a byte came back to the last one.
-    pub(super) fn is_stale(&self) -> bool {
-        self.0.has_answered.load(Ordering::Relaxed) && !self.0.was_heard_since_write.load(Ordering::Relaxed)
-    }
-
-    fn note_read(&self) {
-        self.0.was_heard_since_write.store(true, Ordering::Relaxed);
-    }
-
-    fn note_write(&self) {
-        self.0.was_heard_since_write.store(false, Ordering::Relaxed);
-    }
-}
-
-/// A TCP connection that keeps its [`Traffic`].
+/// The connection broke before the head of an answer.
 #[derive(Debug)]
-pub(super) struct EndpointStream {
-    stream: TcpStream,
-    traffic: Traffic,
+pub(super) struct Broken {
+    /// What hyper says of it.
+    pub(super) source: hyper::Error,
+    /// Not a byte came back: on a connection that was used before, the server may have closed it while the
+    /// request was on its way.
+    pub(super) was_silent: bool,
 }
 
-impl EndpointStream {
+impl EndpointConnection {
+    /// Speaks HTTP/1.1 over `stream`.
+    pub(super) async fn over(stream: Stream) -> hyper::Result<Box<Self>> {
+        let watched = match &stream {
+            MaybeHttpsStream::Http(plain) => plain.inner(),
+            MaybeHttpsStream::Https(tls) => tls.inner().get_ref().0.inner().inner(),
+        };
+        let was_heard = Arc::clone(&watched.was_heard);
+        let (sender, driver) = http1::Builder::new().max_buf_size(READ_BUFFER_MAX).handshake(stream).await?;
+        Ok(Box::new(Self { sender, driver, was_heard, is_over: false }))
+    }
+
+    /// Sends `request` and reads the head of its answer. The body of the answer moves only while the connection
+    /// is [driven](Self::drive).
+    ///
+    /// Cancel-safe in that dropping the future and the connection ends the exchange.
+    pub(super) async fn exchange(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, Broken> {
+        self.was_heard.store(false, Ordering::Relaxed);
+        let mut answer = pin!(self.sender.send_request(request));
+        let outcome = poll_fn(|cx| {
+            self.drive(cx);
+            // The answer moves only when the connection does, which wakes this task itself. A connection that
+            // is over has answered.
+            answer.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        })
+        .await;
+        let was_silent = !self.was_heard.load(Ordering::Relaxed);
+        outcome.map_err(|source| Broken { source, was_silent })
+    }
+
+    /// Moves what can be moved and has the task woken when there is more.
+    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
+        // An error is told to the exchange under way too.
+        self.is_over = self.is_over || Pin::new(&mut self.driver).poll(cx).is_ready();
+    }
+
+    /// Whether another request can be sent: the last answer was read to its end and the server has not hung up.
+    pub(super) fn is_reusable(&mut self) -> bool {
+        self.drive(&mut Context::from_waker(Waker::noop()));
+        !self.is_over && self.sender.is_ready()
+    }
+}
+
+impl fmt::Debug for EndpointConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EndpointConnection").field("is_over", &self.is_over).finish_non_exhaustive()
+    }
+}
+
+/// A TCP stream that notes when bytes come in.
+#[derive(Debug)]
+pub(super) struct WatchedStream {
+    stream: TcpStream,
+    was_heard: Arc<AtomicBool>,
+}
+
+impl WatchedStream {
     /// Wraps what a connector made.
     pub(super) fn wrap(stream: TokioIo<TcpStream>) -> TokioIo<Self> {
-        TokioIo::new(Self { stream: stream.into_inner(), traffic: Traffic::default() })
+        TokioIo::new(Self { stream: stream.into_inner(), was_heard: Arc::default() })
     }
 }
 
-impl Connection for EndpointStream {
+impl Connectable for WatchedStream {
     fn connected(&self) -> Connected {
-        self.stream.connected().extra(self.traffic.clone())
+        self.stream.connected()
     }
 }
 
-impl AsyncRead for EndpointStream {
+impl AsyncRead for WatchedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -73,15 +128,14 @@ impl AsyncRead for EndpointStream {
         let n_before = buf.filled().len();
         let outcome = Pin::new(&mut self.stream).poll_read(cx, buf);
         if buf.filled().len() > n_before {
-            self.traffic.note_read();
+            self.was_heard.store(true, Ordering::Relaxed);
         }
         outcome
     }
 }
 
-impl AsyncWrite for EndpointStream {
+impl AsyncWrite for WatchedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.traffic.note_write();
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
@@ -90,7 +144,6 @@ impl AsyncWrite for EndpointStream {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.traffic.note_write();
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 

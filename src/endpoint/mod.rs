@@ -1,7 +1,9 @@
 //! The heterogeneous endpoint pool (paper III-D): HTTP clients of the LLM servers, and what their
 //! answers say.
 
+mod body;
 mod connection;
+mod idle;
 pub mod pool;
 
 pub mod answer;
@@ -17,5 +19,6 @@ pub mod whole_lines;
 pub(crate) mod json;
 mod kind;
 
+pub use body::AnswerBody;
 pub use kind::EndpointKind;
 pub use pool::{EndpointPool, EndpointSpec, SendError, Timeouts};

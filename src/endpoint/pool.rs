@@ -1,27 +1,27 @@
 //! The endpoints of the fleet and the HTTP client they are reached by.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tower::ServiceExt;
 use tower::util::MapResponse;
 
 use super::EndpointKind;
-use super::connection::{EndpointStream, Traffic};
+use super::body::AnswerBody;
+use super::connection::{EndpointConnection, WatchedStream};
+use super::idle::IdleConnections;
 use crate::domain::EndpointOrd;
 
-/// Idle connections are closed before the servers do it after 5 s.
-const POOL_IDLE: Duration = Duration::from_secs(4);
-/// Most that is read ahead of a response.
-const READ_BUFFER_MAX: usize = 1 << 20;
 /// Most that is read of a health page.
 const STATUS_BODY_MAX: usize = 64 << 10;
 
@@ -64,10 +64,10 @@ pub struct Timeouts {
 pub enum SendError {
     /// No connection: refused, unreachable, or not accepted in time.
     #[error("cannot connect")]
-    Connect(#[source] hyper_util::client::legacy::Error),
+    Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The connection broke before a response head.
     #[error("connection broke before a response")]
-    Broken(#[source] hyper_util::client::legacy::Error),
+    Broken(#[source] hyper::Error),
     /// No response head in time.
     #[error("no response head within {0:?}")]
     FirstByteTimeout(Duration),
@@ -76,17 +76,24 @@ pub enum SendError {
     Request(#[from] http::Error),
 }
 
-type HttpClient = Client<HttpsConnector<TcpConnector>, Full<Bytes>>;
-type TcpConnector = MapResponse<HttpConnector, fn(TokioIo<TcpStream>) -> TokioIo<EndpointStream>>;
+type Connector = HttpsConnector<TcpConnector>;
+type TcpConnector = MapResponse<HttpConnector, fn(TokioIo<TcpStream>) -> TokioIo<WatchedStream>>;
 
 /// The pool of endpoints, in the order of [`EndpointOrd`].
 #[derive(Debug)]
 pub struct EndpointPool {
-    endpoints: Vec<EndpointSpec>,
-    http: HttpClient,
-    /// Keeps no connections: each request gets a new one.
-    http_anew: HttpClient,
+    endpoints: Vec<Endpoint>,
+    connector: Connector,
     timeouts: Timeouts,
+}
+
+#[derive(Debug)]
+struct Endpoint {
+    spec: EndpointSpec,
+    host: HeaderValue,
+    idle: Arc<IdleConnections>,
+    /// Probes have connections of their own, so that they never take one from a request.
+    idle_for_probes: Arc<IdleConnections>,
 }
 
 impl EndpointPool {
@@ -114,17 +121,9 @@ impl EndpointPool {
             .with_tls_config(tls)
             .https_or_http()
             .enable_http1()
-            .wrap_connector(MapResponse::new(tcp, EndpointStream::wrap as fn(_) -> _));
-        let http = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(POOL_IDLE)
-            .http1_max_buf_size(READ_BUFFER_MAX)
-            .build(connector.clone());
-        let http_anew = Client::builder(TokioExecutor::new())
-            .pool_max_idle_per_host(0)
-            .http1_max_buf_size(READ_BUFFER_MAX)
-            .build(connector);
-        Ok(Self { endpoints, http, http_anew, timeouts })
+            .wrap_connector(MapResponse::new(tcp, WatchedStream::wrap as fn(_) -> _));
+        let endpoints = endpoints.into_iter().map(Endpoint::new).collect::<std::io::Result<_>>()?;
+        Ok(Self { endpoints, connector, timeouts })
     }
 
     /// The limits in force.
@@ -135,12 +134,12 @@ impl EndpointPool {
 
     /// Every endpoint with its ordinal.
     pub fn iter(&self) -> impl Iterator<Item = (EndpointOrd, &EndpointSpec)> {
-        (0u32..).map(EndpointOrd).zip(&self.endpoints)
+        (0u32..).map(EndpointOrd).zip(self.endpoints.iter().map(|endpoint| &endpoint.spec))
     }
 
     /// What must be kept out of what clients read: an endpoint's host and port, and its key.
     pub fn secrets(&self, endpoint: EndpointOrd) -> impl Iterator<Item = &str> {
-        let spec = &self.endpoints[endpoint.idx()];
+        let spec = &self.endpoints[endpoint.idx()].spec;
         let key = spec.api_key.as_ref().and_then(|value| value.to_str().ok());
         let key = key.map(|value| value.strip_prefix("Bearer ").unwrap_or(value));
         key.into_iter().chain([spec.authority.as_str()])
@@ -156,21 +155,20 @@ impl EndpointPool {
         suffix: &str,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<Response<Incoming>, SendError> {
-        let spec = &self.endpoints[endpoint.idx()];
-        let mut request = Request::builder()
-            .method(Method::POST)
-            .uri(spec.uri(&spec.base_path, suffix)?)
-            .body(Full::new(body))?;
+    ) -> Result<Response<AnswerBody>, SendError> {
+        let endpoint = &self.endpoints[endpoint.idx()];
+        let path = endpoint.spec.path(&endpoint.spec.base_path, suffix)?;
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = path;
         *request.headers_mut() = headers;
-        spec.authenticate(request.headers_mut());
-        self.send(request, self.timeouts.first_byte).await
+        self.send((endpoint, &endpoint.idle), request, self.timeouts.first_byte).await
     }
 
     /// What is known of `endpoint`.
     #[must_use]
     pub fn spec(&self, endpoint: EndpointOrd) -> &EndpointSpec {
-        &self.endpoints[endpoint.idx()]
+        &self.endpoints[endpoint.idx()].spec
     }
 
     /// Gets `path` from the endpoint's root (not its base path) with its small answer, which is empty where
@@ -184,12 +182,13 @@ impl EndpointPool {
         path: &str,
         limit: Duration,
     ) -> Result<(StatusCode, Bytes), SendError> {
-        let spec = &self.endpoints[endpoint.idx()];
-        let mut request =
-            Request::builder().method(Method::GET).uri(spec.uri("", path)?).body(Full::default())?;
+        let endpoint = &self.endpoints[endpoint.idx()];
+        endpoint.idle.sweep();
+        endpoint.idle_for_probes.sweep();
+        let mut request = Request::new(Full::default());
+        *request.uri_mut() = endpoint.spec.path("", path)?;
         request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("*/*"));
-        spec.authenticate(request.headers_mut());
-        let response = self.send(request, limit).await?;
+        let response = self.send((endpoint, &endpoint.idle_for_probes), request, limit).await?;
         let status = response.status();
         let drained = Limited::new(response.into_body(), STATUS_BODY_MAX).collect();
         let body = match tokio::time::timeout(limit, drained).await {
@@ -203,52 +202,81 @@ impl EndpointPool {
     /// Sends a request, and once more over a new connection where a kept one turned out to be closed already.
     async fn send(
         &self,
-        request: Request<Full<Bytes>>,
+        (endpoint, idle): (&Endpoint, &Arc<IdleConnections>),
+        mut request: Request<Full<Bytes>>,
         limit: Duration,
-    ) -> Result<Response<Incoming>, SendError> {
-        let sending = async {
-            let outcome = match self.http.request(request.clone()).await {
-                Err(error) if traffic(&error).is_some_and(|traffic| traffic.is_stale()) => {
-                    self.http_anew.request(request).await
-                }
-                outcome => outcome,
-            };
-            if let Ok(response) = &outcome
-                && let Some(traffic) = response.extensions().get::<Traffic>()
-            {
-                traffic.note_answer();
+    ) -> Result<Response<AnswerBody>, SendError> {
+        endpoint.address(request.headers_mut());
+        timeout(limit, self.exchange(endpoint, idle, request))
+            .await
+            .unwrap_or(Err(SendError::FirstByteTimeout(limit)))
+    }
+
+    async fn exchange(
+        &self,
+        endpoint: &Endpoint,
+        idle: &Arc<IdleConnections>,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<AnswerBody>, SendError> {
+        if let Some(mut kept) = idle.take() {
+            match kept.exchange(request.clone()).await {
+                Ok(response) => return Ok(answered(response, kept, idle)),
+                Err(broken) if broken.was_silent => {}
+                Err(broken) => return Err(SendError::Broken(broken.source)),
             }
-            outcome
-        };
-        match tokio::time::timeout(limit, sending).await {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) if error.is_connect() => Err(SendError::Connect(error)),
-            Ok(Err(error)) => Err(SendError::Broken(error)),
-            Err(_) => Err(SendError::FirstByteTimeout(limit)),
+        }
+        let mut fresh = self.connect(endpoint).await?;
+        match fresh.exchange(request).await {
+            Ok(response) => Ok(answered(response, fresh, idle)),
+            Err(broken) => Err(SendError::Broken(broken.source)),
+        }
+    }
+
+    /// A new connection, TLS included, within the limit on connecting.
+    async fn connect(&self, endpoint: &Endpoint) -> Result<Box<EndpointConnection>, SendError> {
+        let connecting = self.connector.clone().oneshot(endpoint.spec.origin()?);
+        match timeout(self.timeouts.connect, connecting).await {
+            Ok(Ok(stream)) => EndpointConnection::over(stream).await.map_err(SendError::Broken),
+            Ok(Err(error)) => Err(SendError::Connect(error)),
+            Err(elapsed) => Err(SendError::Connect(elapsed.into())),
         }
     }
 }
 
-/// What passed over the connection that a request failed on.
-fn traffic(error: &hyper_util::client::legacy::Error) -> Option<Traffic> {
-    let mut extras = Extensions::new();
-    error.connect_info()?.get_extras(&mut extras);
-    extras.remove()
+impl Endpoint {
+    fn new(spec: EndpointSpec) -> std::io::Result<Self> {
+        let host = HeaderValue::from_str(spec.authority.as_str()).map_err(std::io::Error::other)?;
+        Ok(Self { spec, host, idle: Arc::default(), idle_for_probes: Arc::default() })
+    }
+
+    /// Names the endpoint in a request to it, and shows it its own key.
+    fn address(&self, headers: &mut HeaderMap) {
+        headers.insert(header::HOST, self.host.clone());
+        if let Some(key) = &self.spec.api_key {
+            headers.insert(header::AUTHORIZATION, key.clone());
+        }
+    }
+}
+
+fn answered(
+    response: Response<Incoming>,
+    connection: Box<EndpointConnection>,
+    idle: &Arc<IdleConnections>,
+) -> Response<AnswerBody> {
+    response.map(|incoming| AnswerBody::new(incoming, connection, Arc::clone(idle)))
 }
 
 impl EndpointSpec {
-    fn uri(&self, base: &str, suffix: &str) -> Result<Uri, http::Error> {
-        let path: PathAndQuery = format!("{base}{suffix}").parse().map_err(http::Error::from)?;
+    fn path(&self, base: &str, suffix: &str) -> Result<Uri, http::Error> {
+        Ok(PathAndQuery::try_from(format!("{base}{suffix}"))?.into())
+    }
+
+    /// Where to connect to.
+    fn origin(&self) -> Result<Uri, http::Error> {
         Uri::builder()
             .scheme(self.scheme.clone())
             .authority(self.authority.clone())
-            .path_and_query(path)
+            .path_and_query("/")
             .build()
-    }
-
-    fn authenticate(&self, headers: &mut HeaderMap) {
-        if let Some(key) = &self.api_key {
-            headers.insert(header::AUTHORIZATION, key.clone());
-        }
     }
 }

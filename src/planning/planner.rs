@@ -15,8 +15,9 @@ use super::plan::{Plan, PlanJob, Planned, Waiting};
 use super::scales::ScalesAverage;
 use crate::domain::{
     Availability, BacklogLedger, Destination, DestinationOrd, DestinationState, Prediction, RoutingContext,
-    Weights,
+    RoutingRequest, Weights,
 };
+use crate::routing::{LegalSet, NoDestination, legal_set};
 use crate::units::Seconds;
 
 /// Arrivals of the same instant are gathered this long before an adaptive plan is made.
@@ -96,8 +97,8 @@ struct Running {
 pub struct Planner {
     params: PlannerParams,
     gathering: Gathering,
-    destinations: Arc<[Destination]>,
-    availability: Vec<Availability>,
+    /// The fleet; backlog, requests in flight and scales as of the last look at it.
+    context: RoutingContext,
     ledger: BacklogLedger,
     scales: ScalesAverage,
     held: BTreeMap<Ticket, Held>,
@@ -120,13 +121,21 @@ impl Planner {
             (true, WindowClose::Adaptive, true) => Gathering::Adaptive,
             _ => Gathering::None,
         };
+        let scales = ScalesAverage::from_fleet(&destinations);
+        let state =
+            DestinationState { availability: Availability::Ready, backlog: Seconds::ZERO, inflight: 0 };
+        let context = RoutingContext {
+            states: vec![state; destinations.len()],
+            destinations,
+            weights: params.weights,
+            scales: scales.current(),
+        };
         Self {
             params,
             gathering,
-            availability: vec![Availability::Ready; destinations.len()],
+            context,
             ledger: BacklogLedger::new(speedups, now),
-            scales: ScalesAverage::from_fleet(&destinations),
-            destinations,
+            scales,
             held: BTreeMap::new(),
             running: BTreeMap::new(),
             is_solving: false,
@@ -172,17 +181,29 @@ impl Planner {
     }
 
     /// The health of the fleet changed; one entry per destination.
-    pub fn set_availability(&mut self, availability: Vec<Availability>) {
-        if availability.len() == self.destinations.len() && availability != self.availability {
-            self.availability = availability;
-            self.has_changed = true;
+    pub fn set_availability(&mut self, availability: &[Availability]) {
+        let states = &mut self.context.states;
+        if availability.len() != states.len() {
+            return;
+        }
+        for (state, now) in states.iter_mut().zip(availability) {
+            self.has_changed |= state.availability != *now;
+            state.availability = *now;
         }
     }
 
     /// The destinations, in order.
     #[must_use]
-    pub fn destinations(&self) -> &[Destination] {
-        &self.destinations
+    pub const fn destinations(&self) -> &Arc<[Destination]> {
+        &self.context.destinations
+    }
+
+    /// Where a request may go as things stand, whatever its predicted quality.
+    ///
+    /// # Errors
+    /// The constraint that leaves nothing.
+    pub fn legal_set(&self, request: &RoutingRequest) -> Result<LegalSet, NoDestination> {
+        legal_set(request, None, &self.context, &[])
     }
 
     /// Requests waiting.
@@ -192,23 +213,14 @@ impl Planner {
     }
 
     /// The fleet as of `now`: what a plan made now would see.
-    pub fn context(&mut self, now: Seconds) -> RoutingContext {
+    pub fn context(&mut self, now: Seconds) -> &RoutingContext {
         self.ledger.advance(now);
-        let states = (0u32..)
-            .map(DestinationOrd)
-            .zip(&self.availability)
-            .map(|(d, availability)| DestinationState {
-                availability: *availability,
-                backlog: self.ledger.backlog(d),
-                inflight: self.ledger.inflight(d),
-            })
-            .collect();
-        RoutingContext {
-            destinations: Arc::clone(&self.destinations),
-            states,
-            weights: self.params.weights,
-            scales: self.scales.current(),
+        for (d, state) in (0u32..).map(DestinationOrd).zip(&mut self.context.states) {
+            state.backlog = self.ledger.backlog(d);
+            state.inflight = self.ledger.inflight(d);
         }
+        self.context.scales = self.scales.current();
+        &self.context
     }
 
     /// Says what to do at `now`. Requests whose time is up come back as rejections in `actions`.
@@ -314,7 +326,7 @@ impl Planner {
 
     /// The job that plans `tickets`.
     fn take(&mut self, now: Seconds, tickets: &[Ticket]) -> PlanJob {
-        let context = self.context(now);
+        let context = self.context(now).clone();
         let (any_slot_after, any_room_after) = (self.any_slot_after(), self.any_room_after());
         let mut waiting = Vec::with_capacity(tickets.len());
         for ticket in tickets {
@@ -380,7 +392,7 @@ impl Planner {
     fn may_leave(&self, now: Seconds, planned: &Planned, n_leaving: usize) -> bool {
         let d = planned.destination;
         let (Some(held), Some(destination)) =
-            (self.held.get(&planned.ticket), self.destinations.get(d.idx()))
+            (self.held.get(&planned.ticket), self.context.destinations.get(d.idx()))
         else {
             return false;
         };
@@ -388,7 +400,7 @@ impl Planner {
         let n_places =
             if has_waited { destination.max_inflight } else { destination.throughput.max_concurrency };
         // It may have gone out of service while the plan was made.
-        self.availability[d.idx()] == Availability::Ready
+        self.context.states[d.idx()].availability == Availability::Ready
             && (self.ledger.inflight(d) as usize) + n_leaving < n_places as usize
     }
 

@@ -13,7 +13,6 @@ use std::time::{Duration, SystemTime};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
@@ -25,7 +24,7 @@ use crate::endpoint::event_filter::EventFilter;
 use crate::endpoint::meter::StreamMeter;
 use crate::endpoint::retry_after::retry_after;
 use crate::endpoint::upstream_error::UpstreamError;
-use crate::endpoint::{EndpointPool, Timeouts};
+use crate::endpoint::{AnswerBody, EndpointPool, Timeouts};
 
 /// Held of a stream before its first content; more is committed.
 const PREAMBLE_BYTES_MAX: usize = 8 << 10;
@@ -117,9 +116,9 @@ pub(super) struct Streaming {
 /// What is still to come of an answer under way.
 pub(super) enum Rest {
     /// Even its head: the client waited so long that the stream was committed without.
-    Head(Pin<Box<dyn Future<Output = Result<Incoming, Failure>> + Send>>),
+    Head(Pin<Box<dyn Future<Output = Result<AnswerBody, Failure>> + Send>>),
     /// Its body.
-    Body(Incoming),
+    Body(AnswerBody),
     /// Nothing: the endpoint has been left.
     Nothing,
 }
@@ -189,7 +188,7 @@ impl<'a> Attempt<'a> {
     /// A stream whose endpoint has not even sent a head: it may be loading the model.
     fn commit_without_head(
         self,
-        opened: impl Future<Output = Result<Response<Incoming>, Failure>> + Send + Unpin + 'static,
+        opened: impl Future<Output = Result<Response<AnswerBody>, Failure>> + Send + Unpin + 'static,
     ) -> Answer {
         let body = async move {
             let response = opened.await?;
@@ -221,7 +220,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Reads a stream up to its first content.
-    async fn read_preamble(self, response: Response<Incoming>) -> Result<Answer, Failure> {
+    async fn read_preamble(self, response: Response<AnswerBody>) -> Result<Answer, Failure> {
         let (status, headers) = (response.status(), passed_headers(response.headers()));
         let mut rest = response.into_body();
         let mut meter = StreamMeter::new();
@@ -256,7 +255,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Reads an answer in one piece; a very large one is passed on while it comes.
-    async fn read_whole(self, response: Response<Incoming>) -> Result<Answer, Failure> {
+    async fn read_whole(self, response: Response<AnswerBody>) -> Result<Answer, Failure> {
         let limits = *self.pool.timeouts();
         let (status, headers) = (response.status(), passed_headers(response.headers()));
         let mut rest = response.into_body();
@@ -290,7 +289,7 @@ impl<'a> Attempt<'a> {
 impl Line {
     /// Sends a request and awaits the head of a good answer; another one is read whole. Where an endpoint
     /// refuses what the router added, the request goes out once more without: that is not its failure.
-    async fn open(self, outgoing: Outgoing) -> Result<Response<Incoming>, Failure> {
+    async fn open(self, outgoing: Outgoing) -> Result<Response<AnswerBody>, Failure> {
         let Outgoing { path, headers, body, unasked } = outgoing;
         match self.send(path, headers.clone(), body).await {
             Err(failure) if failure.is_about_usage() => match unasked {
@@ -309,12 +308,12 @@ impl Line {
         path: &'static str,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<Response<Incoming>, Failure> {
+    ) -> Result<Response<AnswerBody>, Failure> {
         let response = self.pool.post(self.endpoint, path, headers, body).await?;
         if response.status().is_success() { Ok(response) } else { Err(self.read_error(response).await) }
     }
 
-    async fn read_error(&self, response: Response<Incoming>) -> Failure {
+    async fn read_error(&self, response: Response<AnswerBody>) -> Failure {
         let Timeouts { idle, .. } = *self.pool.timeouts();
         let status = response.status();
         let wishes = Wishes {
@@ -355,7 +354,7 @@ pub(crate) fn names_event_stream(content_type: &HeaderValue) -> bool {
         .is_some_and(|name| name.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
-fn is_event_stream(response: &Response<Incoming>) -> bool {
+fn is_event_stream(response: &Response<AnswerBody>) -> bool {
     let content_type = response.headers().get(header::CONTENT_TYPE);
     content_type.is_some_and(names_event_stream)
 }

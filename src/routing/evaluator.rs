@@ -22,7 +22,7 @@ pub struct RawTerms {
 }
 
 /// What each term adds to J: weighted, normalised, lower bounds taken off. They sum to J.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ObjectiveTerms {
     /// Quality loss.
     pub quality: f64,

@@ -1,7 +1,7 @@
 //! Recent plans, for the admin API to show and re-solve.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use super::solver::SolvedPlan;
 use crate::domain::DestinationOrd;
@@ -15,26 +15,37 @@ const CELLS_MAX: usize = 100_000;
 /// The last plans, newest first to go last. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct DecisionRing {
-    plans: Arc<Mutex<VecDeque<Arc<SolvedPlan>>>>,
+    recent: Arc<Mutex<Recent>>,
+}
+
+#[derive(Debug, Default)]
+struct Recent {
+    plans: VecDeque<Arc<SolvedPlan>>,
+    n_cells: usize,
 }
 
 impl DecisionRing {
     pub(super) fn push(&self, solved: SolvedPlan) {
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        plans.push_back(Arc::new(solved));
-        let mut n_cells: usize = plans.iter().map(|solved| n_cells(solved)).sum();
-        while plans.len() > PLANS_MAX || (n_cells > CELLS_MAX && plans.len() > 1) {
-            n_cells -= plans.pop_front().map_or(0, |oldest| self::n_cells(&oldest));
+        let solved = Arc::new(solved);
+        let mut recent = self.lock();
+        recent.n_cells += n_cells(&solved);
+        recent.plans.push_back(solved);
+        while recent.plans.len() > PLANS_MAX || (recent.n_cells > CELLS_MAX && recent.plans.len() > 1) {
+            let n_cells = recent.plans.pop_front().map_or(0, |oldest| n_cells(&oldest));
+            recent.n_cells -= n_cells;
         }
     }
 
     /// The newest plan that placed the request.
     #[must_use]
     pub fn find(&self, request_id: &str) -> Option<Arc<SolvedPlan>> {
-        let plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let places =
             |solved: &Arc<SolvedPlan>| solved.plan.planned.iter().any(|p| &*p.request_id == request_id);
-        plans.iter().rev().find(|solved| places(solved)).cloned()
+        self.lock().plans.iter().rev().find(|solved| places(solved)).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,14 +1,18 @@
 //! Metrics of the scheduler.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, IntGauge, IntGaugeVec, Opts, Registry, exponential_buckets,
 };
 
-use crate::domain::{Destination, RoutingContext};
+use super::live_planner::LivePlanner;
+use crate::domain::Destination;
 use crate::planning::Plan;
+use crate::routing::ObjectiveTerms;
 use crate::units::Seconds;
 
 #[derive(Debug)]
@@ -18,19 +22,22 @@ pub(super) struct SchedulerMetrics {
     hold: Histogram,
     solve_duration: Histogram,
     solver_gap: Histogram,
-    held: IntGauge,
-    objective: GaugeVec,
+    /// The weighted terms of J, in the order of [`ObjectiveTerms::named`](crate::routing::ObjectiveTerms::named), and their sum.
+    objective: Vec<Gauge>,
     objective_total: Gauge,
-    backlog: Vec<Gauge>,
-    inflight: Vec<IntGauge>,
+}
+
+/// The fleet as the planner sees it, worked out when it is asked for.
+pub(super) struct FleetGauges {
+    planner: Weak<LivePlanner>,
+    held: IntGauge,
+    backlog: GaugeVec,
+    inflight: IntGaugeVec,
+    per_destination: Vec<(Gauge, IntGauge)>,
 }
 
 impl SchedulerMetrics {
-    pub(super) fn register(
-        registry: &Registry,
-        policy: &'static str,
-        destinations: &Arc<[Destination]>,
-    ) -> prometheus::Result<Self> {
+    pub(super) fn register(registry: &Registry, policy: &'static str) -> prometheus::Result<Self> {
         let histogram = |name: &str, help: &str, buckets: Vec<f64>| -> prometheus::Result<Histogram> {
             let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))?;
             registry.register(Box::new(histogram.clone()))?;
@@ -42,8 +49,6 @@ impl SchedulerMetrics {
                 .buckets(exponential_buckets(50e-6, 2.0, 16)?);
         let solve_duration = Histogram::with_opts(solve_opts)?;
         registry.register(Box::new(solve_duration.clone()))?;
-        let held = IntGauge::new("cema_held_requests", "Requests waiting in the router for a destination.")?;
-        registry.register(Box::new(held.clone()))?;
         let objective = GaugeVec::new(
             Opts::new(
                 "cema_objective",
@@ -52,17 +57,6 @@ impl SchedulerMetrics {
             &["term"],
         )?;
         registry.register(Box::new(objective.clone()))?;
-        let backlog = GaugeVec::new(
-            Opts::new("cema_backlog_seconds", "Predicted work dispatched and not finished (B_d)."),
-            &["destination"],
-        )?;
-        registry.register(Box::new(backlog.clone()))?;
-        let inflight = IntGaugeVec::new(
-            Opts::new("cema_inflight", "Requests of this router outstanding at the destination."),
-            &["destination"],
-        )?;
-        registry.register(Box::new(inflight.clone()))?;
-        let ids = || destinations.iter().map(|d| d.id.as_str());
         Ok(Self {
             window_size: histogram(
                 "cema_window_size",
@@ -85,11 +79,12 @@ impl SchedulerMetrics {
                 vec![0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0],
             )?,
             objective_total: objective.with_label_values(&["total"]),
+            objective: ObjectiveTerms::default()
+                .named()
+                .iter()
+                .map(|(term, _)| objective.with_label_values(&[term]))
+                .collect(),
             solve_duration,
-            held,
-            objective,
-            backlog: ids().map(|id| backlog.with_label_values(&[id])).collect(),
-            inflight: ids().map(|id| inflight.with_label_values(&[id])).collect(),
         })
     }
 
@@ -102,8 +97,8 @@ impl SchedulerMetrics {
             self.solver_gap.observe(gap);
         }
         self.objective_total.set(solved.decision.objective);
-        for (term, value) in solved.decision.terms.named() {
-            self.objective.with_label_values(&[term]).set(value);
+        for (gauge, (_, value)) in self.objective.iter().zip(solved.decision.terms.named()) {
+            gauge.set(value);
         }
     }
 
@@ -114,13 +109,45 @@ impl SchedulerMetrics {
         }
         self.hold.observe(held.0);
     }
+}
 
-    /// The fleet as it is now.
-    pub(super) fn fleet(&self, context: &RoutingContext, n_held: usize) {
-        self.held.set(i64::try_from(n_held).unwrap_or(i64::MAX));
-        for ((state, backlog), inflight) in context.states.iter().zip(&self.backlog).zip(&self.inflight) {
-            backlog.set(state.backlog.0);
-            inflight.set(i64::from(state.inflight));
+impl FleetGauges {
+    pub(super) fn new(
+        planner: &Arc<LivePlanner>,
+        destinations: &Arc<[Destination]>,
+    ) -> prometheus::Result<Self> {
+        let held = IntGauge::new("cema_held_requests", "Requests waiting in the router for a destination.")?;
+        let backlog = GaugeVec::new(
+            Opts::new("cema_backlog_seconds", "Predicted work dispatched and not finished (B_d)."),
+            &["destination"],
+        )?;
+        let inflight = IntGaugeVec::new(
+            Opts::new("cema_inflight", "Requests of this router outstanding at the destination."),
+            &["destination"],
+        )?;
+        let of = |d: &Destination| {
+            (backlog.with_label_values(&[d.id.as_str()]), inflight.with_label_values(&[d.id.as_str()]))
+        };
+        let per_destination = destinations.iter().map(of).collect();
+        Ok(Self { planner: Arc::downgrade(planner), held, backlog, inflight, per_destination })
+    }
+}
+
+impl Collector for FleetGauges {
+    fn desc(&self) -> Vec<&Desc> {
+        [self.held.desc(), self.backlog.desc(), self.inflight.desc()].concat()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        if let Some(planner) = self.planner.upgrade() {
+            planner.look(|context, n_held| {
+                self.held.set(i64::try_from(n_held).unwrap_or(i64::MAX));
+                for (state, (backlog, inflight)) in context.states.iter().zip(&self.per_destination) {
+                    backlog.set(state.backlog.0);
+                    inflight.set(i64::from(state.inflight));
+                }
+            });
         }
+        [self.held.collect(), self.backlog.collect(), self.inflight.collect()].concat()
     }
 }

@@ -1,14 +1,16 @@
 //! The request scheduler (paper III-C): the async shell around the planner.
 //!
-//! One task owns the planner and is the only writer of its state ([`task`]); plans are solved on a
-//! thread of their own ([`solver`]). Requests come in through [`Scheduler::place`] and leave with a
-//! [`Placement`], whose [`Lease`] tells the planner, by being dropped, that they are over.
+//! The planner stands behind a lock, and whoever brings an event sees to what follows ([`live_planner`]); a task
+//! keeps the time ([`clock`]) and a thread solves plans that need a search ([`solver`]). Requests come in
+//! through [`Scheduler::place`] and leave with a [`Placement`], whose [`Lease`] tells the planner, by being
+//! dropped, that they are over.
 
+mod clock;
 pub mod decision_record;
 pub mod decisions;
+mod live_planner;
 mod metrics;
 mod solver;
-mod task;
 #[cfg(test)]
 mod tests;
 
@@ -17,25 +19,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus::Registry;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::domain::{
-    Availability, Destination, DestinationOrd, Prediction, QualitySource, RoutingContext, RoutingRequest,
-};
-use crate::planning::{
-    Arrival, PlanJob, PlanParams, Planned, Planner, PlannerParams, Rejection, Ticket, WindowClose,
-};
+use crate::domain::{Availability, Destination, DestinationOrd, Prediction, QualitySource, RoutingRequest};
+use crate::planning::{Arrival, PlanParams, Planned, Planner, PlannerParams, Rejection, Ticket, WindowClose};
 use crate::profiler::quality::QualityService;
-use crate::routing::{RoutingPolicy, legal_set};
+use crate::routing::RoutingPolicy;
 use crate::units::Seconds;
 
 pub use crate::routing::NoDestination;
 
+use clock::Clock;
 use decisions::DecisionRing;
-use metrics::SchedulerMetrics;
-use solver::{SolveOutcome, SolverThread};
-use task::{Event, SchedulerTask, Surroundings};
+use live_planner::{Arrived, LivePlanner, Placed, Sent, Surroundings};
+use metrics::{FleetGauges, SchedulerMetrics};
+use solver::{Deciding, Solver};
 
 /// How the scheduler is set up.
 #[derive(Debug, Clone, Copy)]
@@ -98,34 +97,30 @@ pub struct Placement {
 /// A request's place in the planner. Dropping it says the request is over, whatever its outcome.
 #[derive(Debug)]
 pub struct Lease {
-    ticket: Ticket,
     arrival: Arrival,
-    events: mpsc::UnboundedSender<Event>,
+    planner: Arc<LivePlanner>,
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // A scheduler that is gone needs no notice.
-        let _ = self.events.send(Event::Over { ticket: self.ticket });
+        self.planner.finish(self.arrival.ticket);
     }
 }
 
 /// Handle to the scheduler; clones share it.
 #[derive(Clone)]
 pub struct Scheduler {
-    events: mpsc::UnboundedSender<Event>,
+    planner: Arc<LivePlanner>,
     queue: Arc<Semaphore>,
     next_ticket: Arc<AtomicU64>,
-    epoch: Instant,
     params: SchedulerParams,
-    template: RoutingContext,
-    health: watch::Receiver<Arc<[Availability]>>,
+    destinations: Arc<[Destination]>,
     quality: QualityService,
     decisions: DecisionRing,
 }
 
 impl Scheduler {
-    /// Sets up the scheduler; the returned future is its task and ends when every handle is gone.
+    /// Sets up the scheduler; the returned future is its clock and ends when every handle is gone.
     ///
     /// # Errors
     /// When the metrics are registered already or the solver's thread cannot be started.
@@ -136,45 +131,53 @@ impl Scheduler {
         registry: &Registry,
     ) -> anyhow::Result<(Self, impl Future<Output = ()> + Send + use<>)> {
         let name = policy.name();
-        let solver = SolverThread::start(policy, params.plan, params.budget)?;
-        Ok(Self::with_solver(params, name, move |job| solver.submit(job), fleet, registry)?)
+        let deciding = Deciding { policy, params: params.plan, budget: params.budget };
+        if !params.planner.gather {
+            return Ok(Self::with_solver(params, name, Solver::InPlace(deciding), fleet, registry)?);
+        }
+        let (solver, inbox) = Solver::on_thread();
+        let (handle, clock) = Self::with_solver(params, name, solver, fleet, registry)?;
+        deciding.start(inbox, Arc::downgrade(&handle.planner))?;
+        Ok((handle, clock))
     }
 
     /// The same around any way of solving.
-    fn with_solver<S: Fn(PlanJob) -> oneshot::Receiver<SolveOutcome> + Send>(
+    fn with_solver(
         params: SchedulerParams,
         policy: &'static str,
-        solver: S,
+        solver: Solver,
         fleet: Fleet,
         registry: &Registry,
-    ) -> prometheus::Result<(Self, impl Future<Output = ()> + Send + use<S>)> {
-        let (events, inbox) = mpsc::unbounded_channel();
+    ) -> prometheus::Result<(Self, impl Future<Output = ()> + Send + use<>)> {
+        let Fleet { destinations, health, quality } = fleet;
         let decisions = DecisionRing::default();
         let epoch = Instant::now();
-        let metrics = SchedulerMetrics::register(registry, policy, &fleet.destinations)?;
-        let mut planner = Planner::new(params.planner, fleet.destinations, Seconds::ZERO);
-        let template = planner.context(Seconds::ZERO);
-        let health = fleet.health.clone();
-        let task =
-            SchedulerTask::new(planner, solver, metrics, decisions.clone(), Surroundings { epoch, health });
+        let surroundings = Surroundings {
+            solver,
+            metrics: SchedulerMetrics::register(registry, policy)?,
+            decisions: decisions.clone(),
+            health: health.clone(),
+        };
+        let planner = Planner::new(params.planner, Arc::clone(&destinations), Seconds::ZERO);
+        let planner = Arc::new(LivePlanner::new(planner, surroundings, epoch));
+        registry.register(Box::new(FleetGauges::new(&planner, &destinations)?))?;
+        let clock = Clock::new(&planner, epoch, health);
         let handle = Self {
-            events,
+            planner,
             queue: Arc::new(Semaphore::new(params.max_queued)),
             next_ticket: Arc::new(AtomicU64::new(1)),
-            epoch,
             params,
-            template,
-            health: fleet.health,
-            quality: fleet.quality,
+            destinations,
+            quality,
             decisions,
         };
-        Ok((handle, task.run(inbox)))
+        Ok((handle, clock.run()))
     }
 
     /// The destinations, in order.
     #[must_use]
-    pub fn destinations(&self) -> &Arc<[Destination]> {
-        &self.template.destinations
+    pub const fn destinations(&self) -> &Arc<[Destination]> {
+        &self.destinations
     }
 
     /// Recent plans.
@@ -194,7 +197,7 @@ impl Scheduler {
         let _permit = Arc::clone(&self.queue)
             .try_acquire_owned()
             .map_err(|_| PlaceError::QueueFull { max_queued: self.params.max_queued })?;
-        let now = self.now();
+        let now = self.planner.now();
         let (prediction, pending) = self.begin_prediction(&request, text)?;
         let arrival = Arrival {
             ticket: Ticket(self.next_ticket.fetch_add(1, Ordering::Relaxed)),
@@ -205,7 +208,7 @@ impl Scheduler {
             expires: now + self.params.request_deadline,
             excluded: Vec::new(),
         };
-        let lease = Lease { ticket: arrival.ticket, arrival, events: self.events.clone() };
+        let lease = Lease { arrival, planner: Arc::clone(&self.planner) };
         self.await_reply(lease, pending).await
     }
 
@@ -229,34 +232,32 @@ impl Scheduler {
         mut lease: Lease,
         mut pending: Option<oneshot::Receiver<Prediction>>,
     ) -> Result<Placement, PlaceError> {
-        let ticket = lease.ticket;
-        let (reply, mut answer) = oneshot::channel();
-        let event = Event::Arrived { arrival: lease.arrival.clone(), reply };
-        self.events.send(event).map_err(|_| PlaceError::Closed)?;
+        let mut answer = match self.planner.arrive(lease.arrival.clone())? {
+            Arrived::Settled(placed) => return self.placement(placed, lease),
+            Arrived::Held(answer) => answer,
+        };
         loop {
             tokio::select! {
                 biased;
                 answer = &mut answer => {
-                    return match answer {
-                        Ok(Ok(task::Sent { planned, plan, waited, batch_size })) => {
-                            self.quality.record_source(planned.source);
-                            Ok(Placement { planned, plan, waited, batch_size, lease })
-                        }
-                        Ok(Err(rejection)) => Err(rejection.into()),
-                        Err(_) => Err(PlaceError::Closed),
-                    };
+                    return self.placement(answer.map_err(|_| PlaceError::Closed)?, lease);
                 }
                 prediction = awaited(&mut pending) => {
                     pending = None;
                     if let Some(prediction) = prediction.map(Arc::new) {
                         // For another destination, should the first one fail.
                         lease.arrival.prediction = Arc::clone(&prediction);
-                        let event = Event::Predicted { ticket, prediction };
-                        self.events.send(event).map_err(|_| PlaceError::Closed)?;
+                        self.planner.predicted(lease.arrival.ticket, prediction);
                     }
                 }
             }
         }
+    }
+
+    fn placement(&self, placed: Placed, lease: Lease) -> Result<Placement, PlaceError> {
+        let Sent { planned, plan, waited, batch_size } = placed?;
+        self.quality.record_source(planned.source);
+        Ok(Placement { planned, plan, waited, batch_size, lease })
     }
 
     /// The prior prediction, and a better one under way where it is worth having.
@@ -265,7 +266,7 @@ impl Scheduler {
         request: &RoutingRequest,
         text: String,
     ) -> Result<(Prediction, Option<oneshot::Receiver<Prediction>>), PlaceError> {
-        let n_legal = legal_set(request, None, &self.legality_context(), &[])?.len();
+        let n_legal = self.planner.legal_set(request)?.len();
         let weights = request.weights.unwrap_or(self.params.planner.weights);
         let matters = weights.quality > 0.0 || request.constraints.min_quality.is_some();
         if n_legal < 2 || !matters || text.is_empty() {
@@ -279,24 +280,10 @@ impl Scheduler {
         })
     }
 
-    /// Enough of a context to tell what is legal: backlog plays no part in that.
-    fn legality_context(&self) -> RoutingContext {
-        let health = self.health.borrow();
-        let mut context = self.template.clone();
-        for (state, destination) in context.states.iter_mut().zip(self.destinations().iter()) {
-            state.availability = availability_of(destination, &health);
-        }
-        context
-    }
-
     fn embed_wait(&self) -> Seconds {
         let wait = Seconds(self.params.embed_wait.as_secs_f64());
         let window = self.params.planner.window;
         if window.close == WindowClose::Fixed { wait.max(window.max_wait) } else { wait }
-    }
-
-    fn now(&self) -> Seconds {
-        Seconds(self.epoch.elapsed().as_secs_f64())
     }
 }
 

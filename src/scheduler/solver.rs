@@ -1,10 +1,12 @@
-//! The solver's thread: plans are CPU work and never run on the async threads.
+//! Where plans are solved: a policy that searches has a thread of its own, since its CPU work must never run on
+//! the async threads; one that does not takes microseconds and decides in place.
 
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Weak;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
-
+use super::live_planner::LivePlanner;
 use crate::cpu_time::thread_cpu_time;
 use crate::planning::{Plan, PlanJob, PlanParams, SolveError};
 use crate::routing::RoutingPolicy;
@@ -21,51 +23,78 @@ pub struct SolvedPlan {
     pub took: Duration,
 }
 
-pub(super) type SolveOutcome = Result<SolvedPlan, SolveError>;
-
-struct Order {
-    job: PlanJob,
-    reply: oneshot::Sender<SolveOutcome>,
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoPlan {
+    /// The policy said so.
+    #[error(transparent)]
+    Undecided(#[from] SolveError),
+    /// A defect.
+    #[error("the routing policy panicked")]
+    Panicked,
+    /// The solver's thread is gone.
+    #[error("the solver's thread is gone")]
+    Gone,
 }
 
-/// Handle of the thread; it ends when the handle is dropped.
-#[derive(Debug)]
-pub(super) struct SolverThread {
-    orders: SyncSender<Order>,
+pub(super) type SolveOutcome = Result<SolvedPlan, NoPlan>;
+
+/// A policy and what it is driven by.
+pub(super) struct Deciding {
+    pub(super) policy: Box<dyn RoutingPolicy + Send + Sync>,
+    pub(super) params: PlanParams,
+    pub(super) budget: Duration,
 }
 
-impl SolverThread {
-    /// Starts the thread.
-    pub(super) fn start(
-        policy: Box<dyn RoutingPolicy + Send + Sync>,
-        params: PlanParams,
-        budget: Duration,
-    ) -> std::io::Result<Self> {
-        let (orders, inbox) = sync_channel::<Order>(1);
+/// Solves plans, one at a time.
+pub(super) enum Solver {
+    /// At once.
+    InPlace(Deciding),
+    /// On the thread at the other end, which hands the plan to [`LivePlanner::solved`].
+    Thread(SyncSender<PlanJob>),
+}
+
+impl Solver {
+    /// A solver with a thread, and the end its thread reads from.
+    pub(super) fn on_thread() -> (Self, Receiver<PlanJob>) {
+        let (jobs, inbox) = sync_channel(1);
+        (Self::Thread(jobs), inbox)
+    }
+
+    /// Solves a job, or has it solved: `None`.
+    pub(super) fn solve(&self, job: PlanJob) -> Option<SolveOutcome> {
+        match self {
+            // It does not ask when to stop.
+            Self::InPlace(deciding) => Some(deciding.solve(job, &mut || false)),
+            // The planner has one job under way at most: there is room.
+            Self::Thread(jobs) => jobs.try_send(job).is_err().then_some(Err(NoPlan::Gone)),
+        }
+    }
+}
+
+impl Deciding {
+    /// Starts the thread that solves what comes through `inbox`; it ends with the scheduler.
+    pub(super) fn start(self, inbox: Receiver<PlanJob>, planner: Weak<LivePlanner>) -> std::io::Result<()> {
         std::thread::Builder::new().name("cema-solver".to_owned()).spawn(move || {
-            for order in inbox {
-                let outcome = solve(order.job, policy.as_ref(), &params, budget);
-                // The scheduler may be gone.
-                let _ = order.reply.send(outcome);
+            for job in inbox {
+                let outcome = self.solve_within_budget(job);
+                let Some(planner) = planner.upgrade() else { return };
+                planner.solved(outcome);
             }
         })?;
-        Ok(Self { orders })
+        Ok(())
     }
 
-    /// Gives the thread a job. The planner has one job under way at most, so this never blocks.
-    pub(super) fn submit(&self, job: PlanJob) -> oneshot::Receiver<SolveOutcome> {
-        let (reply, outcome) = oneshot::channel();
-        // A thread that is gone drops the reply, which the receiver notices.
-        let _ = self.orders.try_send(Order { job, reply });
-        outcome
+    fn solve_within_budget(&self, job: PlanJob) -> SolveOutcome {
+        let (began, began_cpu) = (Instant::now(), thread_cpu_time());
+        let is_spent = || (thread_cpu_time() - began_cpu).0 >= self.budget.as_secs_f64();
+        self.solve(job, &mut || is_spent() || began.elapsed() >= self.budget * WALL_PER_BUDGET)
     }
-}
 
-fn solve(job: PlanJob, policy: &dyn RoutingPolicy, params: &PlanParams, budget: Duration) -> SolveOutcome {
-    let began = Instant::now();
-    let began_cpu = thread_cpu_time();
-    let is_spent = || (thread_cpu_time() - began_cpu).0 >= budget.as_secs_f64();
-    let mut stop = || is_spent() || began.elapsed() >= budget * WALL_PER_BUDGET;
-    let plan = job.solve(policy, params, &mut stop)?;
-    Ok(SolvedPlan { plan, took: began.elapsed() })
+    fn solve(&self, job: PlanJob, stop: &mut dyn FnMut() -> bool) -> SolveOutcome {
+        let began = Instant::now();
+        let deciding = catch_unwind(AssertUnwindSafe(|| job.solve(self.policy.as_ref(), &self.params, stop)));
+        let plan = deciding.map_err(|_| NoPlan::Panicked)??;
+        Ok(SolvedPlan { plan, took: began.elapsed() })
+    }
 }

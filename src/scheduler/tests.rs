@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use prometheus::Registry;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::solver::SolvedPlan;
+use super::solver::{Deciding, Solver};
 use super::{Fleet, Lease, PlaceError, Placement, Scheduler, SchedulerParams};
 use crate::domain::fixture::{destination, prediction, request};
 use crate::domain::{
     Availability, Constraints, Destination, DestinationOrd, ModelTarget, QualitySource, Weights,
 };
-use crate::planning::{PlanJob, PlanParams, PlannerParams, WindowClose, WindowOrder, WindowParams};
+use crate::planning::{PlanParams, PlannerParams, WindowClose, WindowOrder, WindowParams};
 use crate::profiler::quality::by_hand::ByHand;
 use crate::routing::{
     CompletionModel, CostModels, EnergyModel, NoDestination, ObjectiveMode, PolicyKind, PolicyParams,
@@ -51,7 +51,7 @@ fn params() -> SchedulerParams {
             objective: ObjectiveMode::Stationary,
             seed: 1,
         },
-        budget: Duration::from_millis(1),
+        budget: Duration::from_secs(10),
         embed_wait: Duration::from_millis(50),
         max_queued: 8,
         request_deadline: Seconds(60.0),
@@ -79,12 +79,8 @@ impl Setup {
         let registry = Registry::new();
         let policy = for_kind(policy, &PolicyParams::default());
         let name = policy.name();
-        let in_place = move |job: PlanJob| {
-            let (reply, outcome) = oneshot::channel();
-            let plan = job.solve(policy.as_ref(), &params.plan, &mut || false);
-            assert!(reply.send(plan.map(|plan| SolvedPlan { plan, took: Duration::ZERO })).is_ok());
-            outcome
-        };
+        let deciding = Deciding { policy, params: params.plan, budget: params.budget };
+        let in_place = Solver::InPlace(deciding);
         let (scheduler, task) = Scheduler::with_solver(params, name, in_place, fleet, &registry).unwrap();
         Self { scheduler, task: tokio::spawn(task), health, embeddings, registry, began: Instant::now() }
     }

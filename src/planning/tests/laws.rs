@@ -295,7 +295,7 @@ impl Play {
             Event::Turns { destination, availability } => {
                 let n = self.availability.len();
                 self.availability[destination % n] = availability;
-                self.planner.set_availability(self.availability.clone());
+                self.planner.set_availability(&self.availability);
             }
             Event::Nothing => {}
         }

@@ -197,7 +197,7 @@ impl Rig {
     }
 
     pub(super) fn health(&mut self, availability: &[Availability]) {
-        self.planner.set_availability(availability.to_vec());
+        self.planner.set_availability(availability);
     }
 
     /// Steps and solves until there is nothing to do; the wakeup asked for.
