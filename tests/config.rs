@@ -134,7 +134,7 @@ mod accepted {
             &with("breaker: {open_ms: 5000, open_max_ms: 4000}\n"),
             7,
             "breaker.open_max_ms",
-            "below `open_ms`, got `4000`; allowed: 5000 to 86400000",
+            "below `open_ms` (got 4000; allowed 5000 to 86400000)",
         );
     }
 

@@ -23,8 +23,13 @@ const LOADING: &str = r#"{"error":{"message":"Loading model","type":"unavailable
 /// Ollama's `GET /api/version`.
 const VERSION: &str = r#"{"version":"0.33.0"}"#;
 
+/// How a health page answers.
+type Page = fn() -> Vec<Step>;
+/// Makes a node's endpoint one of a kind.
+type Kind = fn(Node) -> Node;
+
 /// A server that is healthy on `page` alone and answers chats.
-async fn healthy_on(page: &'static str, answer: fn() -> Vec<Step>) -> FakeEndpoint {
+async fn healthy_on(page: &'static str, answer: Page) -> FakeEndpoint {
     FakeEndpoint::start(move |request| match request.head.path() {
         path if path == page => answer(),
         _ if request.head.method() == "POST" => chat("m", "hello"),
@@ -40,9 +45,9 @@ async fn state_of(router: &Router) -> String {
 
 #[tokio::test]
 async fn each_kind_is_asked_on_its_own_health_page() {
-    let version: fn() -> Vec<Step> = || json(200, VERSION);
-    let status: fn() -> Vec<Step> = || json(200, r#"{"status":"ok"}"#);
-    let cases: [(&str, fn() -> Vec<Step>, fn(Node) -> Node); 4] = [
+    let version: Page = || json(200, VERSION);
+    let status: Page = || json(200, r#"{"status":"ok"}"#);
+    let cases: [(&str, Page, Kind); 4] = [
         ("/health", healthy, |node| node),
         ("/health", status, Node::llamacpp),
         ("/api/version", version, Node::ollama),
