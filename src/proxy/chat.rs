@@ -7,6 +7,7 @@ use http::{Request, Response, header};
 use hyper::body::Incoming;
 use tracing::debug;
 
+use super::auth::refusal_reason;
 use super::body::{self, BodyRules};
 use super::headers;
 use super::openai::{ApiError, ChatRequest, parse_chat};
@@ -22,7 +23,7 @@ pub(super) async fn handle(api: &Api, request: Request<Incoming>) -> Response<Re
     let (call, debug) = match admit(api, request).await {
         Ok(admitted) => admitted,
         Err(error) => {
-            api.params.manager.count_rejected("bad_request");
+            api.params.manager.count_rejected(refusal_reason(&error));
             return error_response(error);
         }
     };
@@ -52,8 +53,8 @@ async fn admit(api: &Api, request: Request<Incoming>) -> Result<(Call, bool), Ap
         .params
         .auth
         .check(&head.headers)
-        .and_then(|grant| Ok((grant, headers::read(&head.headers, grant)?)));
-    let (grant, asked) = match checked {
+        .and_then(|grant| Ok((grant, headers::read(&head.headers, grant)?, grant.begin()?)));
+    let (grant, asked, client) = match checked {
         Ok(checked) => checked,
         Err(error) => {
             if !awaits_continue {
@@ -93,6 +94,7 @@ async fn admit(api: &Api, request: Request<Incoming>) -> Result<(Call, bool), Ap
         stream: chat.stream,
         headers: headers::for_endpoint(&head.headers, &id),
         echo_model: api.params.echo_model.then(|| Arc::from(chat.model.as_str())),
+        client,
         body_for: body_for(chat, body),
     };
     Ok((call, asked.debug))

@@ -7,6 +7,7 @@
 pub mod admission;
 mod attempt;
 mod failure;
+pub mod key_budget;
 mod metrics;
 mod record;
 mod relay;
@@ -29,6 +30,7 @@ use crate::units::Seconds;
 
 use attempt::{Answer, Attempt, UsageInjection};
 use failure::{Failure, Tried};
+use key_budget::KeyUse;
 use metrics::RequestMetrics;
 use record::{Outcome, Record};
 
@@ -52,6 +54,8 @@ pub struct Call {
     pub headers: HeaderMap,
     /// What the answer's `model` is to say; `None` = as the endpoint wrote it.
     pub echo_model: Option<Arc<str>>,
+    /// The use of its client's API key; `None` where the router is open.
+    pub client: Option<KeyUse>,
     /// The body with the model called by the name an endpoint knows it by.
     pub body_for: Box<dyn Fn(&str) -> Bytes + Send + Sync>,
 }
@@ -176,8 +180,9 @@ impl RequestManager {
     ///
     /// # Errors
     /// When no endpoint answered it; nothing has been sent to the client then.
-    pub async fn serve(&self, call: Call) -> Result<Served, ServeError> {
+    pub async fn serve(&self, mut call: Call) -> Result<Served, ServeError> {
         let mut record = Record::begin(Arc::clone(&self.metrics), Arc::clone(&call.request), call.stream);
+        record.set_client(call.client.take());
         match self.place_and_send(&call, &mut record).await {
             Ok(answered) => Ok(self.hand_over(answered, record, call.echo_model)),
             Err(error) => {
@@ -344,6 +349,7 @@ impl RequestManager {
                 under_way.judge(Verdict::Fine);
                 drop(placement.lease);
                 let body = echo.map_or_else(|| body.clone(), |model| echo_model(&body, &model));
+                let body = record.kept_by(body);
                 Served { routing, status, headers, body: ServedBody::Whole(Full::new(body)) }
             }
             Answer::Streaming { status, headers, stream } => {
