@@ -46,9 +46,10 @@ pub(super) async fn handle(api: &Api, kind: ApiCall, request: Request<Incoming>)
         Err(error) => {
             debug!(request_id = &*id, %error, "not served");
             match &error {
-                ServeError::Place(PlaceError::Impossible(NoDestination::MissingCapability { missing })) => {
-                    error_response(ApiError::unsupported_capability(&model, missing))
-                }
+                ServeError::Unplaced {
+                    error: PlaceError::Impossible(NoDestination::MissingCapability { missing }),
+                    ..
+                } => error_response(ApiError::unsupported_capability(&model, missing)),
                 error => not_served(error, api.params.policy),
             }
         }
