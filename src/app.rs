@@ -1,5 +1,7 @@
 //! The composition root: a configuration becomes a running router, and ends in order.
 
+mod edge;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +9,6 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use http::HeaderValue;
 use prometheus::{IntGaugeVec, Opts, Registry};
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -23,7 +24,8 @@ use crate::profiler::quality::{
 };
 use crate::proxy::admin::Admin;
 use crate::proxy::readiness::Readiness;
-use crate::proxy::{Api, ApiKey, ApiParams, Auth, server, stack};
+use crate::proxy::server::{Listener, Shutdown};
+use crate::proxy::{Api, ApiParams, server, stack};
 use crate::request_manager::RequestManager;
 use crate::request_manager::admission::{ModelDirectory, VirtualModel};
 use crate::routing::{
@@ -32,19 +34,21 @@ use crate::routing::{
 use crate::scheduler::{Fleet, Scheduler, SchedulerParams};
 use crate::units::{Seconds, Tokens};
 
-/// Requests under way have this long to finish once the router was told to stop.
-const DRAIN_LIMIT: Duration = Duration::from_secs(30);
+/// Once the drain limit is over, requests without a destination have this long to be told so.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Assumed length of a completion where nothing is known of the destination.
 const COMPLETION_PRIOR: Tokens = Tokens(250.0);
 
 /// A router that listens and is ready to run.
 pub struct App {
-    listener: TcpListener,
-    admin_listener: TcpListener,
+    listener: Listener,
+    admin_listener: Listener,
     api: Api,
     admin: Admin,
     tasks: TaskTracker,
+    drain_limit: Duration,
     stop: CancellationToken,
+    give_up: CancellationToken,
     force: CancellationToken,
 }
 
@@ -54,9 +58,9 @@ impl App {
     /// # Errors
     /// An address in use, a certificate store that cannot be read, a thread that cannot be started.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
-        let listener = bind(config.listen, "listen").await?;
-        let admin_listener = bind(config.admin_listen, "admin_listen").await?;
         let registry = Registry::new();
+        let listener = edge::api_listener(&config, &registry).await?;
+        let admin_listener = edge::admin_listener(&config, &registry).await?;
         register_build_info(&registry)?;
         let destinations: Arc<[Destination]> = config.fleet.destinations.clone().into();
         let specs = config.fleet.endpoints.iter().map(endpoint_spec).collect::<anyhow::Result<Vec<_>>>()?;
@@ -71,7 +75,8 @@ impl App {
 
         let tasks = TaskTracker::new();
         let (stop, force) = (CancellationToken::new(), CancellationToken::new());
-        tasks.spawn(stop_aware(force.clone(), scheduler_task));
+        let give_up = force.child_token();
+        tasks.spawn(stop_aware(give_up.clone(), scheduler_task));
         health.probe_all().await;
         for ((_, spec), state) in pool.iter().zip(health.states().iter()) {
             if *state != Availability::Ready {
@@ -89,7 +94,7 @@ impl App {
         let api = Api::new(ApiParams {
             manager,
             directory: ModelDirectory::new(&destinations, virtual_models(&config)),
-            auth: auth(&config),
+            auth: edge::auth(&config, &registry)?,
             readiness: readiness.clone(),
             body_bytes_max: config.limits.max_body_bytes,
             body_total: config.limits.request_deadline,
@@ -98,13 +103,15 @@ impl App {
         });
         let admin = Admin::new(registry, scheduler, readiness, policy_name);
         info!(
-            listen = %listener.local_addr()?,
-            admin = %admin_listener.local_addr()?,
+            listen = %listener.socket.local_addr()?,
+            tls = listener.tls.is_some(),
+            admin = %admin_listener.socket.local_addr()?,
             n_destinations = destinations.len(),
             policy = policy_name,
             "listening"
         );
-        Ok(Self { listener, admin_listener, api, admin, tasks, stop, force })
+        let drain_limit = config.limits.drain;
+        Ok(Self { listener, admin_listener, api, admin, tasks, drain_limit, stop, give_up, force })
     }
 
     /// Addresses of the API and of the admin listener.
@@ -112,7 +119,7 @@ impl App {
     /// # Errors
     /// When the system does not tell.
     pub fn addresses(&self) -> std::io::Result<(SocketAddr, SocketAddr)> {
-        Ok((self.listener.local_addr()?, self.admin_listener.local_addr()?))
+        Ok((self.listener.socket.local_addr()?, self.admin_listener.socket.local_addr()?))
     }
 
     /// A handle that ends the router from elsewhere.
@@ -145,21 +152,23 @@ impl App {
     /// # Errors
     /// When the admin listener's task failed.
     pub async fn serve(self) -> anyhow::Result<()> {
-        let Self { listener, admin_listener, api, admin, tasks, stop, force } = self;
+        let Self { listener, admin_listener, api, admin, tasks, drain_limit, stop, give_up, force } = self;
         let admin_stop = CancellationToken::new();
-        let main = server::serve(listener, stack::wrap(api), stop.clone(), force.clone());
-        let side = server::serve(admin_listener, stack::wrap(admin), admin_stop.clone(), force.clone());
-        let side = tasks.spawn(side);
+        let ends_with = |stop: &CancellationToken| Shutdown { stop: stop.clone(), force: force.clone() };
+        let main = server::serve(listener, stack::wrap(api), ends_with(&stop));
+        let side = tasks.spawn(server::serve(admin_listener, stack::wrap(admin), ends_with(&admin_stop)));
         let mut main = std::pin::pin!(main);
-        let mut drain_limit = std::pin::pin!(async {
+        let limit = std::pin::pin!(async {
             stop.cancelled().await;
-            info!(limit_s = DRAIN_LIMIT.as_secs(), "draining: requests under way may finish");
-            tokio::time::sleep(DRAIN_LIMIT).await;
+            info!(limit_s = drain_limit.as_secs_f64(), "draining: requests under way may finish");
+            tokio::time::sleep(drain_limit).await;
+            warn!("drain limit reached: refusing what has no destination yet, then ending what is left");
+            give_up.cancel();
+            tokio::time::sleep(LAST_WORDS).await;
         });
         tokio::select! {
             () = &mut main => info!("drained"),
-            () = &mut drain_limit => {
-                warn!("drain limit reached: ending what is left");
+            () = limit => {
                 force.cancel();
                 main.await;
             }
@@ -185,7 +194,7 @@ pub struct Stopper {
 }
 
 impl Stopper {
-    /// Takes no further connections and lets requests under way finish, for half a minute at most. Asked
+    /// Takes no further connections and lets requests under way finish, for `limits.drain_ms` at most. Asked
     /// again, ends at once.
     pub fn stop(&self) {
         if self.drain.is_cancelled() {
@@ -229,12 +238,6 @@ async fn stop_aware(stop: CancellationToken, task: impl Future<Output = ()>) {
         () = task => {}
         () = stop.cancelled() => {}
     }
-}
-
-async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("cannot listen on {address} (configuration key `{key}`): is it in use?"))
 }
 
 fn register_build_info(registry: &Registry) -> prometheus::Result<()> {
@@ -341,19 +344,4 @@ fn virtual_models(config: &Config) -> Vec<VirtualModel> {
         weights: v.weights,
     };
     config.virtual_models.iter().map(convert).collect()
-}
-
-fn auth(config: &Config) -> Auth {
-    for key in &config.auth.keys {
-        if key.requests_per_minute.is_some() || key.max_concurrency.is_some() || key.per_day.is_some() {
-            warn!(key = &*key.name, "this version does not enforce a key's rates, concurrency or budget");
-        }
-    }
-    let convert = |key: &crate::config::ApiKeyConfig| ApiKey {
-        name: Arc::clone(&key.name),
-        digest: *key.digest.as_bytes(),
-        models: key.models.clone(),
-        allow_weights: key.allow_weights,
-    };
-    Auth::new(config.auth.keys.iter().map(convert).collect())
 }

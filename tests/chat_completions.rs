@@ -11,13 +11,12 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use async_openai::types::chat::CreateChatCompletionResponse;
 use support::answers::{chat, chat_body, healthy, json, with_type, write};
 use support::app::{CHAT, CHEAPEST_FIRST, ENDPOINT_KEY, Node, Router, ask, llm, node, nowhere, priced};
 use support::fake_endpoint::{FakeEndpoint, Step};
-use support::raw_client::{Answer, RawClient};
+use support::raw_client::Answer;
 
 const AT_ONCE: &str = "window: {max_ms: 0}\n";
 
@@ -477,46 +476,6 @@ async fn http_as_it_comes() {
     for sent in endpoint.posts() {
         assert_eq!((sent.body, sent.head.header("expect")), (body.clone().into(), None));
     }
-}
-
-#[tokio::test]
-async fn two_lengths_in_one_request_smuggle_nothing() {
-    let (endpoint, router) = hello(AT_ONCE).await;
-    let body = ask("m");
-    let mut client = router.client().await;
-    let head =
-        format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n");
-    client.send(format!("{head}{:x}\r\n{body}\r\n0\r\n\r\n", body.len())).await;
-    assert_eq!(client.answer().await.head.status(), 200);
-    let sent = &endpoint.posts()[0];
-    assert_eq!((sent.head.header("transfer-encoding"), sent.body.len()), (None, body.len()));
-    assert_eq!(sent.head.header("content-length").unwrap(), body.len().to_string());
-
-    assert!(client.is_closed().await);
-
-    let lengths =
-        format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-length: 4\r\ncontent-length: 5\r\n\r\nabcde");
-    let mut client = router.client().await;
-    client.send(lengths).await;
-    assert_eq!(client.head().await.status(), 400);
-    assert_eq!(endpoint.posts().len(), 1);
-}
-
-#[tokio::test]
-async fn a_client_that_leaves_stops_the_endpoint() {
-    let endpoint = llm(|_| vec![Step::WaitClientClose]).await;
-    let router = Router::start(&[node("a", endpoint.url())], AT_ONCE).await;
-    for (n, leave) in [RawClient::reset as fn(RawClient), drop].into_iter().enumerate() {
-        let mut client = router.client().await;
-        client.post(CHAT, "", &ask("m")).await;
-        endpoint.posts_reach(n + 1).await;
-        let left = tokio::time::Instant::now();
-        leave(client);
-        endpoint.answers_cut_reach(n + 1).await;
-        assert!(left.elapsed() < Duration::from_secs(1), "{:?}", left.elapsed());
-    }
-    let metrics = router.idle().await;
-    assert_eq!(metrics.count("cema_requests_total", &[("outcome", "client_gone")]), 2);
 }
 
 #[tokio::test]

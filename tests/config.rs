@@ -87,6 +87,11 @@ mod accepted {
         assert_eq!(config.timeouts.first_token, Duration::from_secs(300));
         assert_eq!(config.timeouts.idle, Duration::from_secs(60));
         assert_eq!(config.timeouts.commit_after, Duration::from_secs(20));
+        assert_eq!(config.timeouts.keep_alive, Duration::from_secs(75));
+        assert_eq!(config.timeouts.head, Duration::from_secs(30));
+        assert_eq!(config.timeouts.write_idle, Duration::from_secs(60));
+        assert_eq!((config.limits.max_connections, config.limits.drain), (10_000, Duration::from_secs(30)));
+        assert_eq!(config.tls, None);
         assert_eq!(config.response_model, ResponseModel::Resolved);
         assert_eq!((config.window.max_wait, config.window.max_requests), (Seconds(1.0), 128));
         assert_eq!(
@@ -413,6 +418,16 @@ mod faults {
             "window.max_hold_ms",
             "must be a number (got \"never\"; allowed auto or 0 to 600000)",
         );
+        for (section, path, allowed) in [
+            ("limits: {max_connections: 0}\n", "limits.max_connections", "whole numbers from 1 to 1000000"),
+            ("limits: {drain_ms: -1}\n", "limits.drain_ms", "0 to 86400000"),
+            ("timeouts: {head_ms: 0}\n", "timeouts.head_ms", "1 to 86400000"),
+            ("timeouts: {keep_alive_ms: 0}\n", "timeouts.keep_alive_ms", "1 to 86400000"),
+            ("timeouts: {write_idle_ms: 1e9}\n", "timeouts.write_idle_ms", "1 to 86400000"),
+        ] {
+            let fault = fault(&with(section));
+            assert_eq!((fault.path.as_str(), fault.allowed.as_deref()), (path, Some(allowed)));
+        }
         for (section, path) in [
             ("virtual_models: [{name: v, min_quality: 1.5}]\n", "virtual_models[0].min_quality"),
             ("virtual_models: [{name: v, min_quality: -0.1}]\n", "virtual_models[0].min_quality"),
@@ -769,6 +784,36 @@ mod faults {
 
 mod files {
     use super::*;
+
+    /// The faults of a `tls` section with these two files of tests/fixtures/tls.
+    fn tls_faults(cert: &str, key: &str) -> Vec<Fault> {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tls");
+        let section = format!("tls:\n  cert: {folder}/{cert}\n  key: {folder}/{key}\n");
+        parse(&with(&section)).err().unwrap_or_default()
+    }
+
+    #[test]
+    fn certificate_and_key_are_read_and_must_fit() {
+        assert_eq!(tls_faults("cert.pem", "key.pem"), []);
+        let one = |cert, key| {
+            let mut faults = tls_faults(cert, key);
+            assert_eq!(faults.len(), 1, "{faults:#?}");
+            let fault = faults.remove(0);
+            (fault.line, fault.path.clone(), fault.to_string())
+        };
+        let (line, path, text) = one("absent.pem", "key.pem");
+        assert_eq!((line, path.as_str()), (8, "tls.cert"));
+        assert!(text.contains("cannot read") && text.contains("tls/absent.pem: No such file"), "{text}");
+        let (line, path, text) = one("cert.pem", "other-key.pem");
+        assert_eq!((line, path.as_str()), (9, "tls.key"));
+        assert!(text.contains("not the key of the certificate in") && text.contains("cert.pem"), "{text}");
+        let (line, path, text) = one("cert.pem", "cert.pem");
+        assert_eq!((line, path.as_str()), (9, "tls.key"));
+        assert!(text.contains("cert.pem holds no such thing"), "{text}");
+        assert_eq!(one("README.md", "key.pem").1, "tls.cert");
+        let faults = parse(&with("tls: {cert: absent.pem}\n")).unwrap_err();
+        assert_eq!(faults.iter().map(|f| f.path.as_str()).collect::<Vec<_>>(), ["tls.cert", "tls.key"]);
+    }
 
     fn saved(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();

@@ -89,9 +89,7 @@ async fn a_stream_under_way_is_finished_and_nothing_new_is_taken() {
 
 #[tokio::test]
 async fn an_open_window_is_planned_and_what_is_held_is_served() {
-    let gate = Arc::new(Semaphore::new(0));
-    let opened = Arc::clone(&gate);
-    let endpoint = llm(move |_| [vec![Step::Gate(Arc::clone(&opened))], chat("m", "done")].concat()).await;
+    let (endpoint, gate) = gated().await;
     let model = "{name: m, throughput: {max_concurrency: 1}}";
     for window in ["close: fixed, max_ms: 300", "close: adaptive"] {
         let nodes = [node("a", endpoint.url()).model(model).endpoint("max_inflight: 1")];
@@ -130,22 +128,78 @@ async fn asked_again_it_ends_at_once() {
     endpoint.answers_cut_reach(1).await;
 }
 
+/// An endpoint that answers one request for each permit of its gate.
+async fn gated() -> (FakeEndpoint, Arc<Semaphore>) {
+    let gate = Arc::new(Semaphore::new(0));
+    let opened = Arc::clone(&gate);
+    let endpoint = llm(move |_| [vec![Step::Gate(Arc::clone(&opened))], chat("m", "done")].concat()).await;
+    (endpoint, gate)
+}
+
+#[tokio::test]
+async fn at_the_limit_what_has_no_destination_is_told_so_and_streams_are_cut() {
+    let (stuck, _stays_shut) = half_way().await;
+    let (busy, _gate) = gated().await;
+    let one_at_a_time = "{name: n, throughput: {max_concurrency: 1}}";
+    let nodes =
+        [node("a", stuck.url()), node("b", busy.url()).model(one_at_a_time).endpoint("max_inflight: 1")];
+    let router = Router::start(&nodes, "limits: {drain_ms: 300}\n").await;
+    let mut stream = begin_stream(router.api()).await;
+    let mut runs = router.client().await;
+    runs.post(CHAT, "", &ask("n")).await;
+    busy.posts_reach(1).await;
+    let mut held = router.client().await;
+    held.post(CHAT, "", &ask("n")).await;
+    router.metrics_reach("one to be held", |metrics| metrics.count("cema_held_requests", &[]) == 1).await;
+    router.stop();
+    let refused = held.answer().await;
+    assert_eq!((refused.head.status(), refused.head.header("retry-after").as_deref()), (503, Some("1")));
+    assert_eq!(refused.head.header("x-should-retry").as_deref(), Some("true"));
+    assert!(stream.chunk().await.is_err(), "the stream is cut, not ended");
+    router.ended().await;
+}
+
+#[tokio::test]
+async fn a_connection_kept_alive_is_told_to_close() {
+    let (endpoint, gate) = gated().await;
+    let router = Router::start(&[node("a", endpoint.url())], "").await;
+    let mut client = router.client().await;
+    let body = ask("m");
+    let post = format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    client.send(&post).await;
+    endpoint.posts_reach(1).await;
+    router.stop();
+    refuses_connections(router.api()).await;
+    gate.add_permits(2);
+    let answer = client.answer().await;
+    assert_eq!((answer.head.status(), answer.head.header("connection").as_deref()), (200, Some("close")));
+    assert!(client.is_closed().await);
+    router.ended().await;
+}
+
 /// The binary itself, its log as JSON lines.
 struct Served {
     process: Child,
     log: Lines<BufReader<ChildStderr>>,
     api: SocketAddr,
+    admin: SocketAddr,
     _folder: tempfile::TempDir,
 }
 
 impl Served {
     async fn start(endpoint: &FakeEndpoint) -> Self {
+        let url = endpoint.url();
+        Self::over(&format!(
+            "nodes:\n  - endpoints:\n      - {{url: \"{url}\", kind: vllm, models: [{{name: m}}]}}\n"
+        ))
+        .await
+    }
+
+    /// Serves a configuration of these `sections` on free ports.
+    async fn over(sections: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("config.yaml");
-        let text = format!(
-            "listen: 127.0.0.1:0\nadmin_listen: 127.0.0.1:0\nnodes:\n  - endpoints:\n      - {{url: \"{}\", kind: vllm, models: [{{name: m}}]}}\n",
-            endpoint.url()
-        );
+        let text = format!("listen: 127.0.0.1:0\nadmin_listen: 127.0.0.1:0\n{sections}");
         std::fs::write(&config, text).unwrap();
         let mut process = Command::new(env!("CARGO_BIN_EXE_cema-router"))
             .args(["serve", "--log-format", "json", "--config"])
@@ -156,8 +210,11 @@ impl Served {
             .spawn()
             .unwrap();
         let log = BufReader::new(process.stderr.take().unwrap()).lines();
-        let mut served = Self { process, log, api: SocketAddr::from(([127, 0, 0, 1], 0)), _folder: folder };
-        served.api = served.logged("listening").await["listen"].as_str().unwrap().parse().unwrap();
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut served = Self { process, log, api: nowhere, admin: nowhere, _folder: folder };
+        let listening = served.logged("listening").await;
+        let address = |name: &str| listening[name].as_str().unwrap().parse().unwrap();
+        (served.api, served.admin) = (address("listen"), address("admin"));
         served
     }
 
@@ -210,4 +267,52 @@ async fn the_binary_ends_at_a_second_signal() {
     let status = in_time("the process to end", served.process.wait()).await.unwrap();
     assert!(status.success(), "{status}");
     assert!(stream.chunk().await.is_err());
+}
+
+#[tokio::test]
+async fn an_open_window_a_queue_and_streams_are_finished_before_the_binary_ends() {
+    // ai-dynamo/dynamo#13559, llm-d/llm-d#1801: readiness flips first, nothing is cut, nothing fails.
+    let (streams, streams_gate) = half_way().await;
+    let (busy, busy_gate) = gated().await;
+    let mut served = Served::over(&format!(
+        "window: {{close: fixed, max_ms: 700}}\nnodes:\n  - name: s\n    endpoints:\n      \
+         - {{url: \"{}\", kind: vllm, models: [{{name: m}}]}}\n  - name: q\n    endpoints:\n      \
+         - {{url: \"{}\", kind: vllm, max_inflight: 1, models: [{{name: n, throughput: {{max_concurrency: 1}}}}]}}\n",
+        streams.url(),
+        busy.url()
+    ))
+    .await;
+    let mut under_way = Vec::new();
+    for _ in 0..3 {
+        under_way.push(begin_stream(served.api).await);
+    }
+    let mut waiting = Vec::new();
+    // Ten in the queue behind the one that runs, then five in a window that is still open.
+    for n in 0..16 {
+        if n == 11 {
+            busy.posts_reach(1).await;
+        }
+        let mut client = RawClient::connect(served.api).await;
+        client.post(CHAT, "", &ask("n")).await;
+        waiting.push(client);
+    }
+    let mut ready = RawClient::connect(served.admin).await;
+    ready.get("/readyz").await;
+    assert_eq!(ready.answer().await.head.status(), 200);
+    served.signal("TERM").await;
+    served.logged("draining").await;
+    ready.get("/readyz").await;
+    assert_eq!(ready.answer().await.head.status(), 503, "while everything is still under way");
+    refuses_connections(served.api).await;
+    streams_gate.add_permits(3);
+    for stream in under_way {
+        finish_stream(stream).await;
+    }
+    busy_gate.add_permits(16);
+    for mut client in waiting {
+        assert_eq!(client.answer().await.head.status(), 200);
+    }
+    let status = in_time("the process to end", served.process.wait()).await.unwrap();
+    assert!(status.success(), "{status}");
+    assert_eq!((streams.posts().len(), busy.posts().len()), (3, 16));
 }

@@ -33,7 +33,7 @@ pub struct ApiKeyConfig {
     pub requests_per_minute: Option<u32>,
     /// `max_concurrency`: requests in progress at once, from 1; default `None` = no limit.
     pub max_concurrency: Option<u32>,
-    /// `usd_per_day`: spending limit, from 0; default `None` = no limit.
+    /// `usd_per_day`: spending limit of a day in UTC, 0 to 1000000; default `None` = no limit.
     pub per_day: Option<Usd>,
 }
 
@@ -102,7 +102,7 @@ fn read_key(s: &mut Section<'_>, known_models: Option<&BTreeSet<Arc<str>>>) -> O
     let allow_weights = s.flag("allow_weights", false);
     let requests_per_minute = s.get("requests_per_minute").and_then(|field| field.count(1..=1_000_000_000));
     let max_concurrency = s.get("max_concurrency").and_then(|field| field.count(1..=1_000_000));
-    let per_day = s.get("usd_per_day").and_then(|field| field.float(&(0.0..=1e9), "")).map(Usd);
+    let per_day = s.get("usd_per_day").and_then(|field| field.float(&(0.0..=1e6), "")).map(Usd);
     let (name, digest) = (name?, digest?);
     Some(ApiKeyConfig { name, digest, models, allow_weights, requests_per_minute, max_concurrency, per_day })
 }

@@ -18,6 +18,12 @@ pub struct Limits {
     pub max_queued_requests: usize,
     /// `request_deadline_ms`: longest life of a request in the router, 1 ms to a day; default 600000.
     pub request_deadline: Duration,
+    /// `max_connections`: open connections of clients, 1 to 1000000; default 10000. Further ones wait in the
+    /// system's backlog. The limit on open files may lower it.
+    pub max_connections: usize,
+    /// `drain_ms`: how long requests under way may take to finish once the router is asked to stop, 0 to a day;
+    /// default 30000.
+    pub drain: Duration,
 }
 
 impl Limits {
@@ -26,11 +32,13 @@ impl Limits {
             max_body_bytes: s.count("max_body_bytes", 1_024..=1 << 30, 32 << 20) as usize,
             max_queued_requests: s.count("max_queued_requests", 1..=1_000_000, 4_096) as usize,
             request_deadline: s.ms("request_deadline_ms", 1.0..=DAY_MS, 600_000.0),
+            max_connections: s.count("max_connections", 1..=1_000_000, 10_000) as usize,
+            drain: s.ms("drain_ms", 0.0..=DAY_MS, 30_000.0),
         }
     }
 }
 
-/// `timeouts`: the clocks of one attempt at an endpoint. Each 1 ms to a day.
+/// `timeouts`: the clocks of one attempt at an endpoint, and those of a client's connection. Each 1 ms to a day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
     /// `connect_ms`: until a connection stands; default 3000.
@@ -44,6 +52,13 @@ pub struct Timeouts {
     /// `commit_after_ms`: until a stream without content is committed and kept alive with comments;
     /// default 20000.
     pub commit_after: Duration,
+    /// `keep_alive_ms`: how long a client's connection is kept without a request; default 75000, longer than the
+    /// 60 s of common connection pools, so that the client is the one to close.
+    pub keep_alive: Duration,
+    /// `head_ms`: from the first byte of a request's head to its last; default 30000.
+    pub head: Duration,
+    /// `write_idle_ms`: how long a client may take nothing of an answer that is there for it; default 60000.
+    pub write_idle: Duration,
 }
 
 impl Timeouts {
@@ -54,7 +69,10 @@ impl Timeouts {
             first_byte: s.ms("first_byte_ms", clock.clone(), 120_000.0),
             first_token: s.ms("first_token_ms", clock.clone(), 300_000.0),
             idle: s.ms("idle_ms", clock.clone(), 60_000.0),
-            commit_after: s.ms("commit_after_ms", clock, 20_000.0),
+            commit_after: s.ms("commit_after_ms", clock.clone(), 20_000.0),
+            keep_alive: s.ms("keep_alive_ms", clock.clone(), 75_000.0),
+            head: s.ms("head_ms", clock.clone(), 30_000.0),
+            write_idle: s.ms("write_idle_ms", clock, 60_000.0),
         }
     }
 }

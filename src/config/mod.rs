@@ -20,6 +20,7 @@ mod reader;
 mod routing;
 mod scenario;
 mod secret;
+mod tls;
 mod tree;
 mod virtual_model;
 
@@ -38,6 +39,7 @@ pub use node::{NetworkMeasure, NodeConfig, PowerSource};
 pub use routing::{EmbedderConfig, QualityConfig, RoutingConfig};
 pub use scenario::{Scenario, ShippedTrace, UnirouteErrors};
 pub use secret::{KeyDigest, Secret};
+pub use tls::TlsConfig;
 pub use tree::MAX_FILE_BYTES;
 pub use virtual_model::VirtualModel;
 
@@ -51,6 +53,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// `admin_listen`: address of metrics, admin API and status page; default 127.0.0.1:9090.
     pub admin_listen: SocketAddr,
+    /// `tls`: certificate and key of `listen`; default none, which leaves it in clear.
+    pub tls: Option<TlsConfig>,
     /// `auth`: API keys of clients.
     pub auth: AuthConfig,
     /// `limits` of requests and queue.
@@ -122,6 +126,7 @@ fn read_config(s: &mut Section<'_>) -> Option<Config> {
     if listen == Some(admin_listen) && admin_listen.port() != 0 {
         s.fault("admin_listen", format!("`listen` has {admin_listen} already"), "an address of its own");
     }
+    let tls = s.get("tls").and_then(|field| field.section(TlsConfig::read)).flatten();
     let limits = s.section("limits", Limits::read);
     let timeouts = s.section("timeouts", Timeouts::read);
     let response_model = s.choice("response_model", ResponseModel::ALL, ResponseModel::Resolved);
@@ -143,6 +148,7 @@ fn read_config(s: &mut Section<'_>) -> Option<Config> {
     Some(Config {
         listen,
         admin_listen,
+        tls,
         auth,
         limits,
         timeouts,

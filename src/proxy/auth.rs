@@ -2,11 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderMap, header};
 use sha2::{Digest, Sha256};
 
 use super::openai::ApiError;
+use crate::request_manager::key_budget::{KeyBudget, KeyUse, OverBudget};
+
+/// `code` of an error: too many requests at once.
+const CONCURRENCY_EXCEEDED: &str = "concurrency_limit_exceeded";
+/// `code` and `type` of an error: the key's money is spent (OpenAI's own name for it).
+const INSUFFICIENT_QUOTA: &str = "insufficient_quota";
+/// When a place may be free again where nobody knows.
+const RETRY_SOON: Duration = Duration::from_secs(1);
 
 /// One client's key.
 #[derive(Debug, Clone)]
@@ -19,6 +28,8 @@ pub struct ApiKey {
     pub models: Option<BTreeSet<Arc<str>>>,
     /// Whether it may bring its own weights.
     pub allow_weights: bool,
+    /// What it has left of its rates and money.
+    pub budget: Arc<KeyBudget>,
 }
 
 /// The keys in force; none = open.
@@ -66,6 +77,14 @@ impl Auth {
 }
 
 impl Grant<'_> {
+    /// Takes the place of one request among those its key may send; `None` where the router is open.
+    ///
+    /// # Errors
+    /// 429 where the key's rate, concurrency or money is used up.
+    pub fn begin(&self) -> Result<Option<KeyUse>, ApiError> {
+        Ok(self.key.map(|key| key.budget.begin()).transpose()?)
+    }
+
     /// Whether the client may ask for `model`.
     #[must_use]
     pub fn allows_model(&self, model: &str) -> bool {
@@ -76,6 +95,37 @@ impl Grant<'_> {
     #[must_use]
     pub fn allows_weights(&self) -> bool {
         self.key.is_none_or(|key| key.allow_weights)
+    }
+}
+
+impl From<OverBudget> for ApiError {
+    fn from(over: OverBudget) -> Self {
+        let message = over.to_string();
+        match over {
+            OverBudget::Rate { retry_after, .. } => {
+                Self::too_many_requests(message, retry_after).with_should_retry(true)
+            }
+            OverBudget::Concurrency { .. } => Self {
+                code: Some(CONCURRENCY_EXCEEDED.into()),
+                ..Self::too_many_requests(message, RETRY_SOON).with_should_retry(true)
+            },
+            OverBudget::Money { retry_after, .. } => Self {
+                kind: INSUFFICIENT_QUOTA.into(),
+                code: Some(INSUFFICIENT_QUOTA.into()),
+                ..Self::too_many_requests(message, retry_after).with_should_retry(false)
+            },
+        }
+    }
+}
+
+/// Metric label of a request refused before it was routed.
+pub(super) fn refusal_reason(error: &ApiError) -> &'static str {
+    match (error.status.as_u16(), error.code.as_deref()) {
+        (401, _) => "unauthorized",
+        (_, Some(CONCURRENCY_EXCEEDED)) => "key_concurrency",
+        (_, Some(INSUFFICIENT_QUOTA)) => "key_money",
+        (429, _) => "key_rate",
+        _ => "bad_request",
     }
 }
 
@@ -94,9 +144,16 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+    use crate::request_manager::key_budget::{KeyLimits, KeyMetrics};
+    use crate::units::Usd;
 
     fn headers(value: &'static str) -> HeaderMap {
         HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_static(value))])
+    }
+
+    fn budget(limits: KeyLimits) -> Arc<KeyBudget> {
+        let metrics = KeyMetrics::register(&prometheus::Registry::new()).unwrap();
+        Arc::new(KeyBudget::new("app", limits, &metrics))
     }
 
     #[test]
@@ -106,6 +163,7 @@ mod tests {
             digest: Sha256::digest("s3cret").into(),
             models: Some(BTreeSet::from(["auto".into()])),
             allow_weights: false,
+            budget: budget(KeyLimits::default()),
         }]);
         for wrong in ["Bearer nope", "Basic s3cret", "s3cret", "Bearer", ""] {
             assert_eq!(auth.check(&headers(wrong)).unwrap_err().status, http::StatusCode::UNAUTHORIZED);
@@ -118,5 +176,29 @@ mod tests {
         }
         let open = Auth::default();
         assert!(open.check(&HeaderMap::new()).unwrap().allows_weights());
+    }
+
+    #[test]
+    fn every_limit_has_an_error_of_its_own() {
+        let retry_after = Duration::from_millis(1500);
+        let errors = [
+            OverBudget::Rate { per_minute: 4, retry_after },
+            OverBudget::Concurrency { max: 2 },
+            OverBudget::Money { per_day: Usd(5.0), retry_after },
+        ]
+        .map(ApiError::from);
+        let said = errors.each_ref().map(|e| (e.status.as_u16(), e.code.as_deref().unwrap(), e.should_retry));
+        assert_eq!(
+            said,
+            [
+                (429, "rate_limit_exceeded", Some(true)),
+                (429, "concurrency_limit_exceeded", Some(true)),
+                (429, "insufficient_quota", Some(false)),
+            ]
+        );
+        assert_eq!(errors.each_ref().map(refusal_reason), ["key_rate", "key_concurrency", "key_money"]);
+        assert!(errors.iter().all(|e| e.retry_after.is_some()));
+        assert_eq!(refusal_reason(&ApiError::unauthorized("m")), "unauthorized");
+        assert_eq!(refusal_reason(&ApiError::payload_too_large(1)), "bad_request");
     }
 }

@@ -8,7 +8,7 @@ use http::{HeaderMap, Request, Response, header};
 use hyper::body::Incoming;
 use tracing::{debug, error};
 
-use super::auth::Grant;
+use super::auth::{Grant, refusal_reason};
 use super::body::{self, BodyRules};
 use super::headers::{self, RoutingHeaders};
 use super::openai::{ApiError, ApiRequest, parse_request};
@@ -18,6 +18,7 @@ use super::stack::RequestId;
 use crate::domain::ApiCall;
 use crate::endpoint::coding::{ContentCoding, DecodeError, gunzip};
 use crate::request_manager::admission::{AdmissionError, Ask};
+use crate::request_manager::key_budget::KeyUse;
 use crate::request_manager::{Call, ServeError};
 use crate::scheduler::{NoDestination, PlaceError};
 use crate::units::{Bytes as Size, Tokens};
@@ -27,7 +28,7 @@ pub(super) async fn handle(api: &Api, kind: ApiCall, request: Request<Incoming>)
     let Admitted { call, model, debug } = match admit(api, kind, request).await {
         Ok(admitted) => admitted,
         Err(error) => {
-            api.params.manager.count_rejected("bad_request");
+            api.params.manager.count_rejected(refusal_reason(&error));
             return error_response(error);
         }
     };
@@ -67,7 +68,7 @@ struct Admitted {
 async fn admit(api: &Api, kind: ApiCall, request: Request<Incoming>) -> Result<Admitted, ApiError> {
     let (head, body) = request.into_parts();
     let awaits_continue = head.headers.contains_key(header::EXPECT);
-    let (grant, asked, coding) = match check_head(api, &head.headers) {
+    let checked = match check_head(api, &head.headers) {
         Ok(checked) => checked,
         Err(error) => {
             if !awaits_continue {
@@ -79,30 +80,33 @@ async fn admit(api: &Api, kind: ApiCall, request: Request<Incoming>) -> Result<A
     let bytes_max = api.params.body_bytes_max;
     let rules = BodyRules { bytes_max, total: api.params.body_total, awaits_continue };
     let mut body = body::read(body, rules).await?;
-    if coding == ContentCoding::Gzip {
+    if checked.coding == ContentCoding::Gzip {
         body = decoded(body, bytes_max).await?;
     }
     let request = parse_request(kind, &body)?;
-    if !grant.allows_model(&request.model) {
+    if !checked.grant.allows_model(&request.model) {
         return Err(ApiError::model_not_found(&request.model));
     }
-    Ok(Admitted {
-        model: request.model.clone(),
-        debug: asked.debug,
-        call: call(api, &head, asked, (request, body))?,
-    })
+    let (model, debug) = (request.model.clone(), checked.asked.debug);
+    Ok(Admitted { call: call(api, &head, checked, (request, body))?, model, debug })
 }
 
-/// What the head of a request says, before its body is read.
-fn check_head<'a>(
-    api: &'a Api,
-    head: &HeaderMap,
-) -> Result<(Grant<'a>, RoutingHeaders, ContentCoding), ApiError> {
+/// What the head of a request says.
+struct Checked<'a> {
+    grant: Grant<'a>,
+    asked: RoutingHeaders,
+    coding: ContentCoding,
+    /// The use of the client's key, which begins with the head.
+    client: Option<KeyUse>,
+}
+
+/// Checks the head of a request, before its body is read.
+fn check_head<'a>(api: &'a Api, head: &HeaderMap) -> Result<Checked<'a>, ApiError> {
     let grant = api.params.auth.check(head)?;
     let asked = headers::read(head, grant)?;
     headers::check_content_type(head)?;
     let coding = ContentCoding::of(head).map_err(|unknown| ApiError::unsupported_coding(&unknown.0))?;
-    Ok((grant, asked, coding))
+    Ok(Checked { grant, asked, coding, client: grant.begin()? })
 }
 
 /// Decompresses a body away from the async threads.
@@ -126,7 +130,7 @@ async fn decoded(body: Bytes, bytes_max: usize) -> Result<Bytes, ApiError> {
 fn call(
     api: &Api,
     head: &Parts,
-    asked: RoutingHeaders,
+    checked: Checked<'_>,
     (request, body): (ApiRequest, Bytes),
 ) -> Result<Call, ApiError> {
     let id = head.extensions.get::<RequestId>().map_or_else(|| Arc::from("unknown"), |id| Arc::clone(&id.0));
@@ -138,8 +142,8 @@ fn call(
         max_completion_tokens: request.max_completion_tokens.map(|tokens| Tokens(tokens as f64)),
         choices: request.completions,
         upload: Size(body.len() as f64),
-        constraints: asked.constraints,
-        weights: asked.weights,
+        constraints: checked.asked.constraints,
+        weights: checked.asked.weights,
     };
     let admitted = api.params.directory.admit(Arc::clone(&id), &ask).map_err(|error| match error {
         AdmissionError::UnknownModel(model) => ApiError::model_not_found(&model),
@@ -154,6 +158,7 @@ fn call(
         stream: request.stream,
         headers: headers::for_endpoint(&head.headers, &id),
         echo_model: api.params.echo_model.then(|| Arc::from(request.model.as_str())),
+        client: checked.client,
         body_for: body_for(request, body),
     })
 }

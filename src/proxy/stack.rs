@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use http::{HeaderName, HeaderValue, Request, Response, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
 use hyper::body::Incoming;
 use tower::layer::layer_fn;
 use tower::{Service, ServiceBuilder};
@@ -82,8 +82,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
-        let value = request.headers().get_all(&X_REQUEST_ID).iter().find(|value| is_usable(value)).cloned();
-        let value = value.unwrap_or_else(new_id);
+        let value = request_id(request.headers());
         let id = RequestId(value.to_str().unwrap_or_default().into());
         request.extensions_mut().insert(id);
         let answer = AssertUnwindSafe(self.0.call(request)).catch_unwind();
@@ -96,6 +95,12 @@ where
             Ok(response)
         })
     }
+}
+
+/// The id of a request: the first usable one of its client's, else a new one.
+pub(super) fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let given = headers.get_all(&X_REQUEST_ID).iter().find(|value| is_usable(value));
+    given.cloned().unwrap_or_else(new_id)
 }
 
 /// Printable, without spaces, not empty, of bounded length.

@@ -6,6 +6,7 @@
 
 pub mod admission;
 mod attempt;
+pub mod key_budget;
 mod metrics;
 mod record;
 mod relay;
@@ -28,6 +29,7 @@ use crate::scheduler::{PlaceError, Placement, Scheduler};
 use crate::units::Seconds;
 
 use attempt::{Answer, Attempt, Failure};
+use key_budget::KeyUse;
 use metrics::RequestMetrics;
 use record::{Outcome, Record};
 
@@ -53,6 +55,8 @@ pub struct Call {
     pub headers: HeaderMap,
     /// What the answer's `model` is to say; `None` = as the endpoint wrote it.
     pub echo_model: Option<Arc<str>>,
+    /// The use of its client's API key; `None` where the router is open.
+    pub client: Option<KeyUse>,
     /// The body with the model called by the name an endpoint knows it by.
     pub body_for: Box<dyn Fn(&str) -> Bytes + Send + Sync>,
 }
@@ -176,8 +180,9 @@ impl RequestManager {
     ///
     /// # Errors
     /// When no endpoint answered it; nothing has been sent to the client then.
-    pub async fn serve(&self, call: Call) -> Result<Served, ServeError> {
+    pub async fn serve(&self, mut call: Call) -> Result<Served, ServeError> {
         let mut record = Record::begin(Arc::clone(&self.metrics), Arc::clone(&call.request), call.stream);
+        record.set_client(call.client.take());
         let outcome = self.place_and_send(&call, &mut record).await;
         match outcome {
             Ok((placement, answer)) => Ok(self.hand_over(placement, answer, record, call.echo_model)),
@@ -269,6 +274,7 @@ impl RequestManager {
                 record.end(Outcome::Ok);
                 drop(placement.lease);
                 let body = echo.map_or_else(|| body.clone(), |model| echo_model(&body, &model));
+                let body = record.kept_by(body);
                 Served { routing, status, headers, body: ServedBody::Whole(Full::new(body)) }
             }
             Answer::Streaming { status, headers, stream } => {

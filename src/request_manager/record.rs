@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::key_budget::KeyUse;
 use super::metrics::RequestMetrics;
 use crate::domain::{Destination, DestinationOrd, RequestEstimate, RoutingRequest};
 use crate::endpoint::answer::Usage;
 use crate::scheduler::Placement;
-use crate::units::{Seconds, Tokens};
+use crate::units::{Seconds, Tokens, Usd};
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +66,7 @@ pub(super) struct Record {
     prompt: Option<Tokens>,
     completion: Option<Tokens>,
     is_over: bool,
+    client: Option<KeyUse>,
 }
 
 impl Record {
@@ -80,6 +83,20 @@ impl Record {
             prompt: None,
             completion: None,
             is_over: false,
+            client: None,
+        }
+    }
+
+    /// Whom the request is charged to.
+    pub(super) fn set_client(&mut self, client: Option<KeyUse>) {
+        self.client = client;
+    }
+
+    /// The answer's bytes; the client's key is in use until they are gone.
+    pub(super) fn kept_by(&mut self, body: Bytes) -> Bytes {
+        match self.client.take() {
+            Some(client) => client.kept_by(body),
+            None => body,
         }
     }
 
@@ -135,6 +152,23 @@ impl Record {
             completion: self.completion,
         };
         self.metrics.finished(&finished);
+        if let Some(client) = &self.client
+            && let Some(cost) = self.cost(outcome)
+        {
+            client.charge(cost);
+        }
+    }
+
+    /// What the request cost, whatever became of it. Where an answer did not say how long it was, what was
+    /// expected of it: an endpoint that does not count is not free.
+    fn cost(&self, outcome: Outcome) -> Option<Usd> {
+        let dispatch = self.dispatch.as_ref()?;
+        let (prompt, completion) = match (self.prompt, self.completion) {
+            (Some(prompt), Some(completion)) => (prompt, completion),
+            _ if outcome == Outcome::Ok => (self.request.prompt_tokens, dispatch.completion),
+            _ => return None,
+        };
+        Some(dispatch.destination().price.charge(prompt, completion))
     }
 }
 

@@ -108,6 +108,11 @@ impl RawClient {
         in_time("the server to close", self.reader.some()).await.is_ok_and(|bytes| bytes.is_empty())
     }
 
+    /// What comes next: bytes, or nothing if the server ends the connection, in good order or with a reset.
+    pub(crate) async fn some_or_end(&mut self) -> Vec<u8> {
+        in_time("bytes or an end", self.reader.some()).await.unwrap_or_default()
+    }
+
     /// Ends the sending side; answers can still be read.
     pub(crate) async fn shutdown(&mut self) {
         self.write.shutdown().await.unwrap();
