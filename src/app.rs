@@ -18,7 +18,7 @@ use crate::config::{Config, EndpointConfig, ResponseModel};
 use crate::domain::{Availability, Destination};
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::planning::{PlanParams, PlannerParams};
-use crate::profiler::node::FleetHealth;
+use crate::profiler::node::{FleetHealth, HealthParams};
 use crate::profiler::quality::{
     DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
 };
@@ -26,8 +26,8 @@ use crate::proxy::admin::Admin;
 use crate::proxy::readiness::Readiness;
 use crate::proxy::server::{Listener, Shutdown};
 use crate::proxy::{Api, ApiParams, server, stack};
-use crate::request_manager::RequestManager;
 use crate::request_manager::admission::{ModelDirectory, VirtualModel};
+use crate::request_manager::{RequestManager, World};
 use crate::routing::{
     CompletionModel, CostModels, PolicyKind, PolicyParams, RoutingPolicy, TimeTerm, for_kind,
 };
@@ -65,13 +65,15 @@ impl App {
         let destinations: Arc<[Destination]> = config.fleet.destinations.clone().into();
         let specs = config.fleet.endpoints.iter().map(endpoint_spec).collect::<anyhow::Result<Vec<_>>>()?;
         let pool = Arc::new(EndpointPool::new(specs, timeouts(&config)).context("cannot set up TLS")?);
-        let health = FleetHealth::new(Arc::clone(&pool), &registry)?;
+        let health = FleetHealth::new(Arc::clone(&pool), health_params(&config), &registry)?;
         let quality = start_quality(&config, &destinations, &registry)?;
         let (policy, params) = scheduling(&config);
         let policy_name = policy.name();
         let fleet = Fleet { destinations: Arc::clone(&destinations), health: health.subscribe(), quality };
         let (scheduler, scheduler_task) = Scheduler::new(params, policy, fleet, &registry)?;
-        let manager = RequestManager::new(scheduler.clone(), Arc::clone(&pool), health.clone(), &registry)?;
+        let world = World { pool: Arc::clone(&pool), health: health.clone() };
+        let max_attempts = config.limits.max_attempts;
+        let manager = RequestManager::new(scheduler.clone(), world, max_attempts, &registry)?;
 
         let tasks = TaskTracker::new();
         let (stop, force) = (CancellationToken::new(), CancellationToken::new());
@@ -262,6 +264,7 @@ fn endpoint_spec(endpoint: &EndpointConfig) -> anyhow::Result<EndpointSpec> {
         scheme: endpoint.url.scheme.clone(),
         authority: endpoint.url.authority.clone(),
         base_path: endpoint.url.base_path.clone(),
+        inject_usage: endpoint.inject_usage,
         api_key: api_key.transpose()?,
         name,
     })
@@ -276,6 +279,10 @@ fn timeouts(config: &Config) -> Timeouts {
         idle: t.idle,
         commit_after: t.commit_after,
     }
+}
+
+fn health_params(config: &Config) -> HealthParams {
+    HealthParams { breaker: config.breaker, cooling: config.cooling, seed: config.routing.seed }
 }
 
 fn start_quality(

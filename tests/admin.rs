@@ -73,7 +73,7 @@ fn lint(metrics: &Metrics) -> Vec<String> {
 #[tokio::test]
 async fn metrics_are_what_prometheus_expects() {
     let endpoint = llm(|request| match &*request.body {
-        body if body.ends_with(b"\"stream\":true}") => chat_stream("m", &["a", "b"]),
+        body if body.windows(13).any(|bytes| bytes == b"\"stream\":true") => chat_stream("m", &["a", "b"]),
         _ => chat("m", "hello"),
     })
     .await;
@@ -102,7 +102,12 @@ async fn metrics_are_what_prometheus_expects() {
         ("cema_rejected_total", &[("reason", "bad_request")], 2),
         ("cema_tokens_total", &[b, ("type", "completion")], 3 + 2),
         ("cema_window_size_count", &[], 4),
-        ("cema_window_wait_seconds_count", &[], 4),
+        // Failing over is no gathering.
+        ("cema_window_wait_seconds_count", &[], 2),
+        ("cema_hold_seconds_count", &[], 4),
+        ("cema_execution_seconds_count", &[b], 2),
+        ("cema_queue_depth", &[], 0),
+        ("cema_circuit_state", &[("endpoint", "a")], 0),
         ("cema_solve_duration_seconds_count", &[("policy", "greedy")], 4),
         ("cema_endpoint_up", &[("endpoint", "b")], 1),
         ("cema_endpoint_up", &[("endpoint", "c")], 0),
@@ -119,15 +124,18 @@ async fn metrics_are_what_prometheus_expects() {
     assert_eq!(fresh.count("cema_requests_total", &[]), 0);
 }
 
+/// What llama.cpp answers on every path while it loads.
+const LOADING: &str = r#"{"error":{"message":"Loading model","type":"unavailable_error","code":503}}"#;
+
 #[tokio::test]
 async fn the_fleet_is_shown_as_it_is() {
     let (up, loading) = (
         llm(|_| chat("m", "a")).await,
-        support::fake_endpoint::FakeEndpoint::start(|_| json(503, "{}")).await,
+        support::fake_endpoint::FakeEndpoint::start(|_| json(503, LOADING)).await,
     );
     let nodes = [
         node("a", up.url()).cloud(),
-        node("b", loading.url()).endpoint("max_inflight: 70"),
+        node("b", loading.url()).llamacpp().endpoint("max_inflight: 70"),
         node("c", nowhere().await),
     ];
     let router = Router::start(&nodes, "").await;

@@ -117,6 +117,33 @@ mod accepted {
     }
 
     #[test]
+    fn failing_endpoints_are_treated_as_configured() {
+        let config = parse(MINIMAL).unwrap();
+        let (s, ms) = (Duration::from_secs, Duration::from_millis);
+        assert_eq!((config.breaker.failures, config.breaker.open, config.breaker.open_max), (5, s(5), s(60)));
+        assert_eq!((config.cooling.default, config.cooling.max), (s(1), s(120)));
+        assert_eq!(config.limits.max_attempts, 3);
+        assert!(!config.fleet.endpoints[0].inject_usage, "llama.cpp counts by itself");
+        assert!(parse(REFERENCE).unwrap().fleet.endpoints[0].inject_usage);
+        let given = "breaker: {failures: 1, open_ms: 90000}\ncooling: {default_ms: 500, max_ms: 100}\nlimits: {max_attempts: 6}\n";
+        let config = parse(&with(given)).unwrap();
+        assert_eq!(
+            (config.breaker.failures, config.breaker.open, config.breaker.open_max),
+            (1, s(90), s(90))
+        );
+        assert_eq!((config.cooling.default, config.cooling.max), (ms(100), ms(100)));
+        assert_eq!(config.limits.max_attempts, 6);
+        let on = edited("kind: llamacpp", "kind: llamacpp\n        inject_usage: true");
+        assert!(parse(&on).unwrap().fleet.endpoints[0].inject_usage);
+        assert_fault(
+            &with("breaker: {open_ms: 5000, open_max_ms: 4000}\n"),
+            7,
+            "breaker.open_max_ms",
+            "below `open_ms` (got 4000; allowed 5000 to 86400000)",
+        );
+    }
+
+    #[test]
     fn the_reference_fleet_becomes_destinations() {
         let fleet = parse(REFERENCE).unwrap().fleet;
         let ids: Vec<_> = fleet.destinations.iter().map(|d| d.id.as_str()).collect();

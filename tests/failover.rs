@@ -164,6 +164,20 @@ async fn with_nowhere_to_go_the_client_gets_a_real_status() {
 }
 
 #[tokio::test]
+async fn not_to_be_reached_and_to_break_off_are_told_apart() {
+    // Answers the first probe and is gone, so that the request is the first to find out.
+    let gone = llm(|_| chat("m", "a")).await;
+    let router = Router::start(&[node("a", gone.url())], CHEAPEST_FIRST).await;
+    drop(gone);
+    let answer = router.chat(&ask("m")).await.text();
+    assert!(answer.contains("could not be reached") || answer.contains("1 down"), "{answer}");
+    let closing = llm(|_| vec![Step::Close]).await;
+    let router = Router::start(&[node("a", closing.url())], CHEAPEST_FIRST).await;
+    let answer = router.chat(&ask("m")).await.text();
+    assert!(answer.contains("closed the connection before answering"), "{answer}");
+}
+
+#[tokio::test]
 async fn the_last_failure_is_the_answer() {
     let (a, b) = (llm(|_| refusal(500, "")).await, llm(|_| refusal(429, "retry-after: 7\r\n")).await);
     let router = over(&a, &b).await;
@@ -214,7 +228,9 @@ async fn constraints_hold_in_failing_over() {
             .model("{name: l, quality_prior: 0.4, context_tokens: 2000, price: {request_usd: 1}}"),
     ];
     let sections = "virtual_models:\n  - {name: auto}\n  - {name: local, placement: edge}\n  - {name: safe, min_quality: 0.6}\n";
-    let router = Router::start(&nodes, &format!("{sections}{CHEAPEST_FIRST}")).await;
+    // Asked again at once, although it is overloaded.
+    let sections = format!("{sections}{CHEAPEST_FIRST}cooling: {{default_ms: 0}}\n");
+    let router = Router::start(&nodes, &sections).await;
     let tools = ask("auto").replace("\"max_tokens\":8", r#""tools":[{"type":"function"}]"#);
     let long = ask("auto").replace("\"max_tokens\":8", "\"max_tokens\":3000");
     for (what, headers, body) in [
@@ -287,12 +303,17 @@ async fn attempts_are_bounded() {
         .zip(&endpoints)
         .map(|(usd, endpoint)| priced(&format!("n{usd}"), endpoint.url(), usd))
         .collect();
-    let router = Router::start(&nodes, CHEAPEST_FIRST).await;
-    let answer = router.chat(&ask("m")).await;
-    assert_eq!((answer.head.status(), header(&answer, "x-cema-attempts")), (502, "6".into()));
-    let tried: Vec<usize> = endpoints.iter().map(|endpoint| endpoint.posts().len()).collect();
-    assert_eq!(tried, [1, 1, 1, 1, 1, 1, 0, 0], "each once, in order of preference");
-    router.idle().await;
+    for (limits, bound) in [("", 3), ("limits: {max_attempts: 6}\n", 6)] {
+        let before: Vec<usize> = endpoints.iter().map(|endpoint| endpoint.posts().len()).collect();
+        let router = Router::start(&nodes, &format!("{CHEAPEST_FIRST}{limits}")).await;
+        let answer = router.chat(&ask("m")).await;
+        let attempts = header(&answer, "x-cema-attempts");
+        assert_eq!((answer.head.status(), attempts), (502, bound.to_string()));
+        let tried = endpoints.iter().zip(before).map(|(endpoint, n)| endpoint.posts().len() - n);
+        // Each once, in order of preference.
+        assert!(tried.eq((0..8).map(|nth| usize::from(nth < bound))), "{limits}");
+        router.idle().await;
+    }
 }
 
 #[tokio::test]

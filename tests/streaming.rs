@@ -223,6 +223,26 @@ async fn an_error_event_of_the_endpoint_is_passed_on_and_counts_as_a_failure() {
 }
 
 #[tokio::test]
+async fn an_error_event_does_not_tell_where_the_endpoint_is_or_its_key() {
+    let endpoint = llm(|request| {
+        let (host, key) =
+            (request.head.header("host").unwrap(), request.head.header("authorization").unwrap_or_default());
+        let error = format!(
+            "data: {{\"id\":1.0,\"error\":{{\"message\":\"lost http://{host}/v1, {key}\",\"code\":500}}}}\n\n"
+        );
+        // Its address in what a model says is no concern of ours.
+        let said = delta_event("m", &format!("see {host}"));
+        stream_in_chunks(&format!("{said}{error}{DONE_EVENT}"), 11, Duration::ZERO)
+    })
+    .await;
+    let with_key = node("a", endpoint.url()).endpoint("api_key_env: ENDPOINT_KEY");
+    let router = Router::start(&[with_key], AT_ONCE).await;
+    let said = delta_event("m", &format!("see {}", endpoint.addr()));
+    let error = "data: {\"id\":1.0,\"error\":{\"message\":\"lost http://(endpoint)/v1, Bearer (endpoint)\",\"code\":500}}\n\n";
+    assert_eq!(router.chat(&ask_stream("m")).await.text(), format!("{said}{error}{DONE_EVENT}"));
+}
+
+#[tokio::test]
 async fn a_stalled_stream_is_cut_and_its_connection_freed() {
     let script = vec![stream_head(), chunk(delta_event("m", "a")), Step::WaitClientClose];
     let (endpoint, router) = over(script, &format!("{AT_ONCE}timeouts: {{idle_ms: 200}}\n")).await;
@@ -317,7 +337,8 @@ async fn tokens_are_counted() {
     let usage = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":33,\"completion_tokens\":5,\"total_tokens\":38}}\n\n";
     let events = format!("{}{}{usage}{DONE_EVENT}", delta_event("m", "all at once"), finish_event("m"));
     let (_endpoint, router) = over(stream_in_chunks(&events, 50, Duration::ZERO), AT_ONCE).await;
-    assert_eq!(router.chat(&ask_stream("m")).await.text(), events);
+    let asked = ask_stream("m").replace("true}", "true,\"stream_options\":{\"include_usage\":true}}");
+    assert_eq!(router.chat(&asked).await.text(), events);
     let metrics = router.idle().await;
     let tokens = |kind| metrics.count("cema_tokens_total", &[("destination", "a/m"), ("type", kind)]);
     assert_eq!((tokens("prompt"), tokens("completion")), (33, 5));

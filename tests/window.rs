@@ -132,8 +132,8 @@ async fn bursts_spread(window: &str) {
         endpoints.push(gated().await);
     }
     // Prompts are read one after the other: `batch_speedup: 1`. A serving batch that costs nothing until it
-    // is full would be no reason to spread (Eq. 4).
-    let model = "{name: m, context_tokens: 65536, throughput: {prefill_tps: 8000, decode_tps: 40, batch_speedup: 1, max_concurrency: 64}}";
+    // is full would be no reason to spread (Eq. 4). 40 s of work each: a slow machine must not see it drain in between.
+    let model = "{name: m, context_tokens: 65536, throughput: {prefill_tps: 800, decode_tps: 40, batch_speedup: 1, max_concurrency: 64}}";
     let nodes: Vec<Node> = endpoints
         .iter()
         .zip(["a", "b", "c", "d"])

@@ -37,6 +37,9 @@ pub struct EndpointConfig {
     pub kind: EndpointKind,
     /// The value of the variable named by `api_key_env`, sent as a bearer token.
     pub api_key: Option<Secret>,
+    /// `inject_usage`: whether streams are asked for token counts that their clients did not ask for (and do
+    /// not see); default true, but false for llama.cpp, which counts by itself.
+    pub inject_usage: bool,
     /// `max_inflight`: requests the router may have outstanding here, at least every model's
     /// `max_concurrency`, up to 1000000; default twice the `max_concurrency` of its models, added up.
     pub max_inflight: u32,
@@ -130,6 +133,7 @@ impl FleetReader {
         let kind = s.require("kind", &kinds).and_then(|field| field.choice(EndpointKind::ALL));
         let api_key = s.get("api_key_env").and_then(|field| field.env()).map(Secret::new);
         let max_inflight = s.get("max_inflight").and_then(|field| field.count(1..=1_000_000));
+        let inject_usage = s.get("inject_usage").and_then(|field| field.flag());
         let models = s.require("models", ALLOWED_MODELS).map(|field| field.filled_list(ALLOWED_MODELS));
         let models = models.unwrap_or_default();
         self.names.incomplete |= models.is_empty();
@@ -151,7 +155,16 @@ impl FleetReader {
             let Server { name, kind, .. } = server;
             let node = Arc::clone(&machine.config.name);
             let max_inflight = max_inflight.unwrap_or(inflight_sum);
-            self.fleet.endpoints.push(EndpointConfig { node, name, url, kind, api_key, max_inflight });
+            let inject_usage = inject_usage.unwrap_or(kind.default_inject_usage());
+            self.fleet.endpoints.push(EndpointConfig {
+                node,
+                name,
+                url,
+                kind,
+                api_key,
+                inject_usage,
+                max_inflight,
+            });
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::reader::Section;
 use crate::domain::named::named_enum;
+use crate::profiler::node::{BreakerParams, CoolingParams};
 
 /// Longest time any one clock may be set to: a day.
 const DAY_MS: f64 = 86_400_000.0;
@@ -16,6 +17,9 @@ pub struct Limits {
     /// `max_queued_requests`: requests in the router that no endpoint has taken yet, 1 to 1000000;
     /// default 4096. Beyond it clients get 429 with Retry-After.
     pub max_queued_requests: usize,
+    /// `max_attempts`: endpoints one request may be sent to, the first included, 1 to 6; default 3. Clients
+    /// try again by themselves (twice, with OpenAI's SDKs), and the two multiply.
+    pub max_attempts: u32,
     /// `request_deadline_ms`: longest life of a request in the router, 1 ms to a day; default 600000.
     pub request_deadline: Duration,
     /// `max_connections`: open connections of clients, 1 to 1000000; default 10000. Further ones wait in the
@@ -31,6 +35,7 @@ impl Limits {
         Self {
             max_body_bytes: s.count("max_body_bytes", 1_024..=1 << 30, 32 << 20) as usize,
             max_queued_requests: s.count("max_queued_requests", 1..=1_000_000, 4_096) as usize,
+            max_attempts: s.count("max_attempts", 1..=6, 3),
             request_deadline: s.ms("request_deadline_ms", 1.0..=DAY_MS, 600_000.0),
             max_connections: s.count("max_connections", 1..=1_000_000, 10_000) as usize,
             drain: s.ms("drain_ms", 0.0..=DAY_MS, 30_000.0),
@@ -75,6 +80,24 @@ impl Timeouts {
             write_idle: s.ms("write_idle_ms", clock, 60_000.0),
         }
     }
+}
+
+/// `breaker`: when an endpoint that keeps failing is left alone.
+pub(super) fn read_breaker(s: &mut Section<'_>) -> BreakerParams {
+    let failures = s.count("failures", 1..=1_000, 5);
+    let open = s.ms("open_ms", 1.0..=DAY_MS, 5_000.0);
+    let default_max_ms = (open.as_secs_f64() * 1e3).max(60_000.0);
+    let open_max = s.ms("open_max_ms", 1.0..=DAY_MS, default_max_ms);
+    if open_max < open {
+        s.fault("open_max_ms", "below `open_ms`", &format!("{} to {DAY_MS}", open.as_millis()));
+    }
+    BreakerParams { failures, open, open_max }
+}
+
+/// `cooling`: for how long an endpoint that answered 429 or 503 is left alone.
+pub(super) fn read_cooling(s: &mut Section<'_>) -> CoolingParams {
+    let max = s.ms("max_ms", 0.0..=DAY_MS, 120_000.0);
+    CoolingParams { default: s.ms("default_ms", 0.0..=DAY_MS, 1_000.0).min(max), max }
 }
 
 named_enum! {

@@ -45,6 +45,7 @@ pub use virtual_model::VirtualModel;
 
 use self::reader::{Field, Report, Section};
 use crate::planning::params::{WindowClose, WindowParams};
+use crate::profiler::node::{BreakerParams, CoolingParams};
 
 /// A whole configuration. One that exists is valid.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,6 +62,12 @@ pub struct Config {
     pub limits: Limits,
     /// `timeouts` of an attempt at an endpoint.
     pub timeouts: Timeouts,
+    /// `breaker`: `failures` in a row that open an endpoint's circuit, 1 to 1000 (default 5); `open_ms` it
+    /// stays open at first (5000), doubled with every trial that fails up to `open_max_ms` (60000).
+    pub breaker: BreakerParams,
+    /// `cooling`: `default_ms` an endpoint is left alone after a 429 or 503 that names no time (default
+    /// 1000), and `max_ms` at most where it does (120000).
+    pub cooling: CoolingParams,
     /// `response_model`; default `resolved`.
     pub response_model: ResponseModel,
     /// `window`: how requests are gathered.
@@ -129,6 +136,8 @@ fn read_config(s: &mut Section<'_>) -> Option<Config> {
     let tls = s.get("tls").and_then(|field| field.section(TlsConfig::read)).flatten();
     let limits = s.section("limits", Limits::read);
     let timeouts = s.section("timeouts", Timeouts::read);
+    let breaker = s.section("breaker", limits::read_breaker);
+    let cooling = s.section("cooling", limits::read_cooling);
     let response_model = s.choice("response_model", ResponseModel::ALL, ResponseModel::Resolved);
     let window = s.section("window", routing::read_window);
     let routing = s.section("routing", RoutingConfig::read);
@@ -152,6 +161,8 @@ fn read_config(s: &mut Section<'_>) -> Option<Config> {
         auth,
         limits,
         timeouts,
+        breaker,
+        cooling,
         response_model,
         window,
         routing,

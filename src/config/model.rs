@@ -88,13 +88,8 @@ pub(super) fn read_throughput(
         NodeClass::Cloud => (660.0, 59_000.0),
         NodeClass::Edge => (300.0, 19_000.0),
     };
-    let slots = match kind {
-        EndpointKind::Vllm => 64,
-        EndpointKind::OpenAi => 32,
-        EndpointKind::LlamaCpp | EndpointKind::Ollama => 4,
-    };
     let tps = 1e-3..=1e7;
-    let max_concurrency = s.count("max_concurrency", 1..=65_536, slots);
+    let max_concurrency = s.count("max_concurrency", 1..=65_536, kind.default_concurrency());
     let running = f64::from(max_concurrency);
     let speedup = running / (1.0 + DEFAULT_SLOWDOWN * (running - 1.0));
     Throughput {

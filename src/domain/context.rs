@@ -19,6 +19,18 @@ named_enum! {
         Draining = "draining",
         /// Unreachable or failing.
         Down = "down",
+        /// It asked to be left alone for a while (429, 503).
+        Cooling = "cooling",
+        /// It failed too often in a row; left alone until it is tried again.
+        CircuitOpen = "circuit_open",
+    }
+}
+
+impl Availability {
+    /// Whether it ends by itself after a known time.
+    #[must_use]
+    pub const fn returns(self) -> bool {
+        matches!(self, Self::Cooling | Self::CircuitOpen)
     }
 }
 

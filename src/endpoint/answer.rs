@@ -42,6 +42,17 @@ impl Usage {
         .ok()?;
         counted.then_some(usage)
     }
+
+    /// Reads llama.cpp's `timings`: the prompt is what was read and what was cached of it.
+    fn from_timings(raw: &str) -> Option<Self> {
+        let number = |key| json::member(raw, key).and_then(count);
+        let cached_tokens = number("cache_n").unwrap_or_default();
+        Some(Self {
+            prompt_tokens: number("prompt_n")? + cached_tokens,
+            completion_tokens: number("predicted_n")?,
+            cached_tokens,
+        })
+    }
 }
 
 /// What one event of a chat or completion stream is.
@@ -70,6 +81,8 @@ pub struct EventFacts {
     pub kind: EventKind,
     /// Token counts so far; with continuous usage every event has them.
     pub usage: Option<Usage>,
+    /// Token counts of one choice, as llama.cpp gives them in the `timings` of the choice's last event.
+    pub timed: Option<Usage>,
     /// A choice gives its finish reason, in a [`EventKind::Content`] event or a [`EventKind::Finish`] one.
     pub finished: bool,
     /// The model as the endpoint names it.
@@ -79,13 +92,15 @@ pub struct EventFacts {
 /// Reads the data of one stream event.
 #[must_use]
 pub fn classify_event(data: &[u8]) -> EventFacts {
-    let mut facts = EventFacts { kind: EventKind::Other, usage: None, finished: false, model: None };
+    let mut facts =
+        EventFacts { kind: EventKind::Other, usage: None, timed: None, finished: false, model: None };
     let Some(answer) = std::str::from_utf8(data).ok().and_then(Answer::read) else { return facts };
     if let Some(error) = answer.error {
         facts.kind = EventKind::Error(error);
         return facts;
     }
     facts.usage = answer.usage;
+    facts.timed = answer.timings.and_then(|timings| Usage::from_timings(timings.get()));
     facts.model = answer.model;
     let choices = answer.choices.map(Choices::read).unwrap_or_default();
     facts.finished = choices.finished;
@@ -138,6 +153,7 @@ struct Answer<'a> {
     choices: Option<&'a RawValue>,
     data: Option<&'a RawValue>,
     usage: Option<Usage>,
+    timings: Option<&'a RawValue>,
     error: Option<UpstreamError>,
     model: Option<String>,
 }
@@ -145,12 +161,14 @@ struct Answer<'a> {
 impl<'a> Answer<'a> {
     /// `None` if `text` is not a JSON object.
     fn read(text: &'a str) -> Option<Self> {
-        let mut answer = Self { choices: None, data: None, usage: None, error: None, model: None };
+        let mut answer =
+            Self { choices: None, data: None, usage: None, timings: None, error: None, model: None };
         let mut may_be_error = false;
         json::members(text, |key, value| match key {
             b"choices" => answer.choices = Some(value),
             b"data" => answer.data = Some(value),
             b"usage" => answer.usage = Usage::read(value.get()),
+            b"timings" => answer.timings = Some(value),
             b"model" => answer.model = json::string(value.get()).map(Into::into),
             b"error" | b"object" => {
                 may_be_error |= key == b"error" || json::string_is(value.get(), "error");

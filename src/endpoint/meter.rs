@@ -29,6 +29,8 @@ struct Tally {
     is_finished: bool,
     is_done: bool,
     usage: Option<Usage>,
+    /// Where there is no usage: the prompt, and the completions of all choices that have ended.
+    timed: Option<Usage>,
     error: Option<UpstreamError>,
     model: Option<String>,
 }
@@ -77,14 +79,14 @@ impl StreamMeter {
     /// The latest token counts of the endpoint.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
-        self.tally.usage
+        self.tally.usage()
     }
 
     /// Completion tokens: the endpoint's count, else the events with content, which servers send one per
     /// token or so.
     #[must_use]
     pub fn completion_tokens(&self) -> u64 {
-        self.tally.usage.map_or(self.tally.content_events, |usage| usage.completion_tokens)
+        self.tally.usage().map_or(self.tally.content_events, |usage| usage.completion_tokens)
     }
 
     /// The model as the endpoint names it.
@@ -101,6 +103,10 @@ impl StreamMeter {
 }
 
 impl Tally {
+    fn usage(&self) -> Option<Usage> {
+        self.usage.or(self.timed)
+    }
+
     fn observe(&mut self, event: SseEvent<'_>) {
         if self.is_done || self.error.is_some() {
             return;
@@ -123,6 +129,11 @@ impl Tally {
         }
         self.is_finished |= facts.finished;
         self.usage = facts.usage.or(self.usage);
+        if let Some(choice) = facts.timed.filter(|_| facts.finished) {
+            let earlier = self.timed.map_or(0, |earlier| earlier.completion_tokens);
+            let completion_tokens = earlier + choice.completion_tokens;
+            self.timed = Some(Usage { completion_tokens, ..choice });
+        }
         if self.model.is_none() {
             self.model = facts.model;
         }
@@ -180,6 +191,8 @@ mod tests {
     const VLLM_TOOLS: &str = include_str!("../../tests/fixtures/wire/vllm-tool-required-stream.txt");
     const VLLM_SIGTERM: &str = include_str!("../../tests/fixtures/wire/vllm-sigterm-midstream.txt");
     const LLAMACPP: &str = include_str!("../../tests/fixtures/wire/llamacpp-stream-usage.txt");
+    const LLAMACPP_TIMED: &str = include_str!("../../tests/fixtures/wire/llamacpp-stream.txt");
+    const LLAMACPP_CHOICES: &str = include_str!("../../tests/fixtures/wire/llamacpp-n2-stream.txt");
     const LLAMACPP_KILLED: &str = include_str!("../../tests/fixtures/wire/llamacpp-killed-midstream.txt");
 
     fn stream_of(capture: &str) -> &[u8] {
@@ -192,12 +205,15 @@ mod tests {
             Some(Usage { prompt_tokens, completion_tokens, cached_tokens })
         };
         let failure = "EngineCore encountered an issue. See stack trace (above) for the root cause.";
-        let expected: [(&str, Readings); 6] = [
+        let expected: [(&str, Readings); 8] = [
             (VLLM, (5, None, true, true, true, None)),
             (VLLM_USAGE, (3, usage(33, 3, 0), true, true, true, None)),
             (VLLM_TOOLS, (4, None, true, true, true, None)),
             (VLLM_SIGTERM, (3, None, true, false, false, Some(failure.to_owned()))),
             (LLAMACPP, (5, usage(33, 5, 32), true, true, true, None)),
+            // Its `timings` count where there is no `usage`.
+            (LLAMACPP_TIMED, (5, usage(33, 5, 32), true, true, true, None)),
+            (LLAMACPP_CHOICES, (7, usage(33, 6, 32), true, true, true, None)),
             (LLAMACPP_KILLED, (3, None, true, false, false, None)),
         ];
         for (capture, expected) in expected {

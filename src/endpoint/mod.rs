@@ -8,8 +8,11 @@ pub mod pool;
 
 pub mod answer;
 pub mod coding;
+pub mod dialect;
 pub mod echo;
+pub mod event_filter;
 pub mod meter;
+pub mod retry_after;
 pub mod sse;
 pub mod upstream_error;
 pub mod whole_lines;

@@ -40,6 +40,8 @@ pub struct EndpointSpec {
     pub base_path: String,
     /// The endpoint's own API key.
     pub api_key: Option<HeaderValue>,
+    /// Whether streams are asked for token counts that their clients did not ask for.
+    pub inject_usage: bool,
 }
 
 /// How long an endpoint may take.
@@ -163,17 +165,23 @@ impl EndpointPool {
         self.send((endpoint, &endpoint.idle), request, self.timeouts.first_byte).await
     }
 
-    /// Gets `path` from the endpoint's root (not its base path) and reads its small answer, so that the
-    /// connection can be used again.
+    /// What is known of `endpoint`.
+    #[must_use]
+    pub fn spec(&self, endpoint: EndpointOrd) -> &EndpointSpec {
+        &self.endpoints[endpoint.idx()].spec
+    }
+
+    /// Gets `path` from the endpoint's root (not its base path) with its small answer, which is empty where
+    /// it does not end in time or is large.
     ///
     /// # Errors
     /// No response head within `limit`.
-    pub async fn get_status(
+    pub async fn get_small(
         &self,
         endpoint: EndpointOrd,
         path: &str,
         limit: Duration,
-    ) -> Result<StatusCode, SendError> {
+    ) -> Result<(StatusCode, Bytes), SendError> {
         let endpoint = &self.endpoints[endpoint.idx()];
         endpoint.idle.sweep();
         endpoint.idle_for_probes.sweep();
@@ -183,9 +191,12 @@ impl EndpointPool {
         let response = self.send((endpoint, &endpoint.idle_for_probes), request, limit).await?;
         let status = response.status();
         let drained = Limited::new(response.into_body(), STATUS_BODY_MAX).collect();
-        // What the body says does not matter, nor whether it ends.
-        let _ = tokio::time::timeout(limit, drained).await;
-        Ok(status)
+        let body = match tokio::time::timeout(limit, drained).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            // The status says enough.
+            Ok(Err(_)) | Err(_) => Bytes::new(),
+        };
+        Ok((status, body))
     }
 
     /// Sends a request, and once more over a new connection where a kept one turned out to be closed already.
@@ -267,15 +278,5 @@ impl EndpointSpec {
             .authority(self.authority.clone())
             .path_and_query("/")
             .build()
-    }
-
-    /// The page that tells whether the server can take work, from the server's root.
-    #[must_use]
-    pub fn health_path(&self) -> String {
-        match self.kind {
-            EndpointKind::Vllm | EndpointKind::LlamaCpp => "/health".to_owned(),
-            EndpointKind::Ollama => "/api/version".to_owned(),
-            EndpointKind::OpenAi => format!("{}/models", self.base_path),
-        }
     }
 }

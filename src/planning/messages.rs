@@ -70,6 +70,10 @@ pub enum Action {
         plan: u64,
         /// Time from arrival to now.
         waited: Seconds,
+        /// Time from arrival until its first plan could let it go; `None` = it is failing over.
+        gathered: Option<Seconds>,
+        /// Time since a plan first could not let it go: its places were taken.
+        held: Seconds,
         /// Requests planned together.
         batch_size: usize,
     },

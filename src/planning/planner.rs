@@ -70,6 +70,8 @@ struct Held {
     plan_at: Option<Seconds>,
     /// A plan with others could not be decided: the next one is its own.
     alone: bool,
+    /// When it was first passed over.
+    held_since: Option<Seconds>,
 }
 
 impl Held {
@@ -154,7 +156,10 @@ impl Planner {
             let coalesced = now.max(arrival.arrived + self.coalescing());
             (Stage::Gathering, arrival.awaiting_until.map_or(coalesced, |until| until.max(coalesced)))
         };
-        self.held.insert(arrival.ticket, Held { arrival, stage, plan_at: Some(plan_at), alone: false });
+        self.held.insert(
+            arrival.ticket,
+            Held { arrival, stage, plan_at: Some(plan_at), alone: false, held_since: None },
+        );
     }
 
     /// The prediction of a waiting request is there.
@@ -425,7 +430,10 @@ impl Planner {
     }
 
     fn send(&mut self, now: Seconds, plan: &Plan, planned: &Planned) -> Action {
-        let arrived = self.held.remove(&planned.ticket).map_or(now, |held| held.arrival.arrived);
+        let held = self.held.remove(&planned.ticket);
+        let arrived = held.as_ref().map_or(now, |held| held.arrival.arrived);
+        let is_first = held.as_ref().is_some_and(|held| !held.arrival.is_failing_over());
+        let held_since = held.and_then(|held| held.held_since).unwrap_or(now);
         let running =
             Running { destination: planned.destination, service: planned.estimate.service, since: now };
         self.running.insert(planned.ticket, running);
@@ -434,6 +442,8 @@ impl Planner {
             planned: planned.clone(),
             plan: plan.number,
             waited: now - arrived,
+            gathered: is_first.then(|| held_since - arrived),
+            held: now - held_since,
             batch_size: plan.planned.len(),
         }
     }
@@ -450,6 +460,7 @@ impl Planner {
             let next = milestones.into_iter().filter(|at| at.0 > now.0).reduce(Seconds::min);
             held.plan_at = if plans_again { Some(now) } else { next };
             (held.stage, held.alone) = (Stage::PassedOver, false);
+            held.held_since.get_or_insert(now);
         }
     }
 

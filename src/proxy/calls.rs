@@ -46,9 +46,10 @@ pub(super) async fn handle(api: &Api, kind: ApiCall, request: Request<Incoming>)
         Err(error) => {
             debug!(request_id = &*id, %error, "not served");
             match &error {
-                ServeError::Place(PlaceError::Impossible(NoDestination::MissingCapability { missing })) => {
-                    error_response(ApiError::unsupported_capability(&model, missing))
-                }
+                ServeError::Unplaced {
+                    error: PlaceError::Impossible(NoDestination::MissingCapability { missing }),
+                    ..
+                } => error_response(ApiError::unsupported_capability(&model, missing)),
                 error => not_served(error, api.params.policy),
             }
         }
@@ -68,7 +69,7 @@ struct Admitted {
 async fn admit(api: &Api, kind: ApiCall, request: Request<Incoming>) -> Result<Admitted, ApiError> {
     let (head, body) = request.into_parts();
     let awaits_continue = head.headers.contains_key(header::EXPECT);
-    let (grant, asked, coding, client) = match check_head(api, &head.headers) {
+    let checked = match check_head(api, &head.headers) {
         Ok(checked) => checked,
         Err(error) => {
             if !awaits_continue {
@@ -80,30 +81,33 @@ async fn admit(api: &Api, kind: ApiCall, request: Request<Incoming>) -> Result<A
     let bytes_max = api.params.body_bytes_max;
     let rules = BodyRules { bytes_max, total: api.params.body_total, awaits_continue };
     let mut body = body::read(body, rules).await?;
-    if coding == ContentCoding::Gzip {
+    if checked.coding == ContentCoding::Gzip {
         body = decoded(body, bytes_max).await?;
     }
     let request = parse_request(kind, &body)?;
-    if !grant.allows_model(&request.model) {
+    if !checked.grant.allows_model(&request.model) {
         return Err(ApiError::model_not_found(&request.model));
     }
-    Ok(Admitted {
-        model: request.model.clone(),
-        debug: asked.debug,
-        call: Call { client, ..call(api, &head, asked, (request, body))? },
-    })
+    let (model, debug) = (request.model.clone(), checked.asked.debug);
+    Ok(Admitted { call: call(api, &head, checked, (request, body))?, model, debug })
 }
 
-/// What the head of a request says, before its body is read.
-fn check_head<'a>(
-    api: &'a Api,
-    head: &HeaderMap,
-) -> Result<(Grant<'a>, RoutingHeaders, ContentCoding, Option<KeyUse>), ApiError> {
+/// What the head of a request says.
+struct Checked<'a> {
+    grant: Grant<'a>,
+    asked: RoutingHeaders,
+    coding: ContentCoding,
+    /// The use of the client's key, which begins with the head.
+    client: Option<KeyUse>,
+}
+
+/// Checks the head of a request, before its body is read.
+fn check_head<'a>(api: &'a Api, head: &HeaderMap) -> Result<Checked<'a>, ApiError> {
     let grant = api.params.auth.check(head)?;
     let asked = headers::read(head, grant)?;
     headers::check_content_type(head)?;
     let coding = ContentCoding::of(head).map_err(|unknown| ApiError::unsupported_coding(&unknown.0))?;
-    Ok((grant, asked, coding, grant.begin()?))
+    Ok(Checked { grant, asked, coding, client: grant.begin()? })
 }
 
 /// Decompresses a body away from the async threads.
@@ -127,7 +131,7 @@ async fn decoded(body: Bytes, bytes_max: usize) -> Result<Bytes, ApiError> {
 fn call(
     api: &Api,
     head: &Parts,
-    asked: RoutingHeaders,
+    checked: Checked<'_>,
     (request, body): (ApiRequest, Bytes),
 ) -> Result<Call, ApiError> {
     let id = head.extensions.get::<RequestId>().map_or_else(|| Arc::from("unknown"), |id| Arc::clone(&id.0));
@@ -139,8 +143,8 @@ fn call(
         max_completion_tokens: request.max_completion_tokens.map(|tokens| Tokens(tokens as f64)),
         choices: request.completions,
         upload: Size(body.len() as f64),
-        constraints: asked.constraints,
-        weights: asked.weights,
+        constraints: checked.asked.constraints,
+        weights: checked.asked.weights,
     };
     let admitted = api.params.directory.admit(Arc::clone(&id), &ask).map_err(|error| match error {
         AdmissionError::UnknownModel(model) => ApiError::model_not_found(&model),
@@ -155,7 +159,7 @@ fn call(
         stream: request.stream,
         headers: headers::for_endpoint(&head.headers, &id),
         echo_model: api.params.echo_model.then(|| Arc::from(request.model.as_str())),
-        client: None,
+        client: checked.client,
         body_for: body_for(request, body),
     })
 }

@@ -9,7 +9,10 @@ use http_body_util::{BodyExt, Full};
 
 use super::openai::ApiError;
 use crate::domain::Destination;
-use crate::request_manager::{FailureKind, Routing, ServeError, Served, ServedBody, names_event_stream};
+use crate::endpoint::upstream_error::UpstreamError;
+use crate::request_manager::{
+    ComeBack, FailureKind, Routing, ServeError, Served, ServedBody, names_event_stream,
+};
 use crate::scheduler::{NoDestination, PlaceError};
 
 /// The body of every answer.
@@ -101,7 +104,7 @@ pub(super) fn describe_decision(headers: &mut HeaderMap, routing: &Routing, runn
 /// The answer to a client that no endpoint answered, with what it is told of the routing if it was routed.
 pub(super) fn not_served(error: &ServeError, policy: &'static str) -> Response<ResponseBody> {
     match error {
-        ServeError::Place(error) => error_response(place_error(error)),
+        ServeError::Unplaced { error, come_back } => error_response(place_error(error, *come_back)),
         ServeError::Failed { kind, routing } => {
             let mut response = error_response(failure(kind, &error.to_string()));
             describe(response.headers_mut(), routing, policy);
@@ -110,9 +113,16 @@ pub(super) fn not_served(error: &ServeError, policy: &'static str) -> Response<R
     }
 }
 
-fn place_error(error: &PlaceError) -> ApiError {
+fn place_error(error: &PlaceError, come_back: Option<ComeBack>) -> ApiError {
     let message = error.to_string();
     match error {
+        PlaceError::Impossible(NoDestination::Unavailable { .. } | NoDestination::AllTried { .. }) => {
+            match come_back {
+                Some(back) if back.is_contended => ApiError::too_many_requests(message, back.wait),
+                Some(back) => ApiError::unavailable(message, back.wait),
+                None => ApiError::unavailable(message, RETRY_SOON),
+            }
+        }
         PlaceError::QueueFull { .. } => ApiError::too_many_requests(message, RETRY_SOON),
         PlaceError::Impossible(reason) => no_destination(reason),
         PlaceError::Expired { .. } | PlaceError::Undecided(_) | PlaceError::Closed => {
@@ -145,23 +155,34 @@ fn no_destination(reason: &NoDestination) -> ApiError {
 
 fn failure(kind: &FailureKind, message: &str) -> ApiError {
     match kind {
-        FailureKind::Unreachable => ApiError::unavailable(message, RETRY_SOON),
+        FailureKind::Unreachable | FailureKind::Broken => ApiError::unavailable(message, RETRY_SOON),
         FailureKind::TimedOut => ApiError::gateway_timeout(message),
         FailureKind::Unusable(_) => ApiError::bad_gateway(message),
-        FailureKind::Answered { error, retry_after } => {
-            let wait = retry_after.unwrap_or(RETRY_SOON);
-            match error.status.as_u16() {
-                // The router's own key is at fault, not the client's.
-                401 | 403 | 407 => ApiError::bad_gateway("the endpoint refused the router's credentials"),
-                404 => ApiError::bad_gateway(message),
-                429 => ApiError::too_many_requests(error.message.clone(), wait),
-                400..500 => ApiError {
-                    param: error.param.clone(),
-                    ..ApiError::new(error.status, &error.kind, error.code.as_deref(), error.message.clone())
-                },
-                503 => ApiError::unavailable(error.message.clone(), wait),
-                _ => ApiError::bad_gateway(message),
+        FailureKind::Answered { error, retry_after, should_retry } => {
+            let answer = answered(error, retry_after.unwrap_or(RETRY_SOON), message);
+            match should_retry {
+                Some(should_retry) if answer.status == error.status => {
+                    answer.with_should_retry(*should_retry)
+                }
+                _ => answer,
             }
         }
+    }
+}
+
+/// An endpoint's error as the client gets it.
+fn answered(error: &UpstreamError, wait: Duration, message: &str) -> ApiError {
+    match error.status.as_u16() {
+        // The router's own key or account is at fault, not the client's.
+        401 | 403 | 407 => ApiError::bad_gateway("the endpoint refused the router's credentials"),
+        402 | 404 => ApiError::bad_gateway(message),
+        429 => ApiError::too_many_requests(error.message.clone(), wait),
+        400..500 => ApiError {
+            param: error.param.clone(),
+            ..ApiError::new(error.status, &error.kind, error.code.as_deref(), error.message.clone())
+        },
+        503 => ApiError::unavailable(error.message.clone(), wait),
+        504 => ApiError::gateway_timeout(message),
+        _ => ApiError::bad_gateway(message),
     }
 }

@@ -97,7 +97,7 @@ where
     }
 }
 
-/// The id of a request: its client's if that is usable, else a new one.
+/// The id of a request: the first usable one of its client's, else a new one.
 pub(super) fn request_id(headers: &HeaderMap) -> HeaderValue {
     let given = headers.get_all(&X_REQUEST_ID).iter().find(|value| is_usable(value));
     given.cloned().unwrap_or_else(new_id)

@@ -7,21 +7,25 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::{Instant, timeout_at};
+use tracing::warn;
 
-use super::{Call, FailureKind};
+use super::Call;
+use super::failure::{Failure, should_retry};
 use crate::domain::{Destination, EndpointOrd};
 use crate::endpoint::answer::{Usage, inspect_complete};
 use crate::endpoint::coding::{ContentCoding, DecodedBody};
+use crate::endpoint::event_filter::EventFilter;
 use crate::endpoint::meter::StreamMeter;
+use crate::endpoint::retry_after::retry_after;
 use crate::endpoint::upstream_error::UpstreamError;
-use crate::endpoint::{AnswerBody, EndpointPool, SendError, Timeouts};
-use crate::profiler::node::UnderWay;
+use crate::endpoint::{AnswerBody, EndpointPool, Timeouts};
 
 /// Held of a stream before its first content; more is committed.
 const PREAMBLE_BYTES_MAX: usize = 8 << 10;
@@ -34,11 +38,38 @@ const FIRST_TOKEN_TIMEOUT: Failure = Failure::TimedOut("first_token_timeout");
 
 /// One attempt at one destination.
 pub(super) struct Attempt<'a> {
-    pub(super) call: &'a Call,
-    pub(super) pool: &'a Arc<EndpointPool>,
-    pub(super) destination: &'a Destination,
-    pub(super) began: Instant,
-    pub(super) under_way: UnderWay,
+    call: &'a Call,
+    pool: &'a Arc<EndpointPool>,
+    destination: &'a Destination,
+    began: Instant,
+    usage: &'a UsageInjection,
+    /// Whether the event with the token counts is the router's own affair.
+    asks_for_usage: bool,
+}
+
+/// Which endpoints are asked for token counts that clients did not ask for. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct UsageInjection(Arc<[AtomicBool]>);
+
+impl UsageInjection {
+    /// As configured.
+    pub(super) fn new(pool: &EndpointPool) -> Self {
+        Self(pool.iter().map(|(_, spec)| AtomicBool::new(spec.inject_usage)).collect())
+    }
+
+    fn is_on(&self, endpoint: EndpointOrd) -> bool {
+        self.0[endpoint.idx()].load(Ordering::Relaxed)
+    }
+
+    /// The endpoint does not take it.
+    fn switch_off(&self, endpoint: EndpointOrd, name: &str) {
+        if self.0[endpoint.idx()].swap(false, Ordering::Relaxed) {
+            warn!(
+                endpoint = name,
+                "refuses `stream_options`: streams go without from now on; set `inject_usage: false`"
+            );
+        }
+    }
 }
 
 /// An endpoint and the way to it.
@@ -48,6 +79,17 @@ struct Line {
     endpoint: EndpointOrd,
     /// The model as the endpoint knows it and as its errors are to call it.
     renamed: Option<(Arc<str>, Arc<str>)>,
+    usage: UsageInjection,
+}
+
+/// What is sent to an endpoint.
+#[derive(Debug)]
+struct Outgoing {
+    path: &'static str,
+    headers: HeaderMap,
+    body: Bytes,
+    /// The body without what the router added, should the endpoint refuse just that.
+    unasked: Option<Bytes>,
 }
 
 /// The body of an endpoint's answer without its content coding.
@@ -71,10 +113,10 @@ pub(super) struct Streaming {
     pub(super) rest: Rest,
     /// What passed; `None` where the answer is not an event stream.
     pub(super) meter: Option<StreamMeter>,
+    /// What does not pass.
+    pub(super) filter: EventFilter,
     /// When the attempt began.
     pub(super) began: Instant,
-    /// Kept until the stream is over.
-    pub(super) _under_way: UnderWay,
 }
 
 /// What is still to come of an answer under way.
@@ -97,69 +139,21 @@ impl fmt::Debug for Rest {
     }
 }
 
-/// Why an attempt gave no answer. Nothing of it has reached the client.
-#[derive(Debug)]
-pub(super) enum Failure {
-    Connect,
-    Broken,
-    TimedOut(&'static str),
-    Unusable(String),
-    Answered { error: UpstreamError, retry_after: Option<Duration> },
-}
-
-impl Failure {
-    /// Metric label.
-    pub(super) const fn reason(&self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Broken => "broken",
-            Self::TimedOut(what) => what,
-            Self::Unusable(_) => "unusable",
-            Self::Answered { error, .. } => match error.status.as_u16() {
-                429 => "status_429",
-                503 => "status_503",
-                400..500 => "status_4xx",
-                _ => "status_5xx",
-            },
-        }
+impl<'a> Attempt<'a> {
+    /// An attempt that begins now.
+    pub(super) fn new(
+        pool: &'a Arc<EndpointPool>,
+        usage: &'a UsageInjection,
+        (call, destination): (&'a Call, &'a Destination),
+    ) -> Self {
+        Self { call, pool, destination, began: Instant::now(), usage, asks_for_usage: false }
     }
 
-    /// Whether another destination may do better: not where the request itself is at fault.
-    pub(super) fn may_fail_over(&self) -> bool {
-        match self {
-            Self::Answered { error, .. } => !matches!(error.status.as_u16(), 400 | 405 | 413 | 415 | 422),
-            _ => true,
-        }
-    }
-
-    pub(super) fn kind(&self) -> FailureKind {
-        match self {
-            Self::Connect | Self::Broken => FailureKind::Unreachable,
-            Self::TimedOut(_) => FailureKind::TimedOut,
-            Self::Unusable(why) => FailureKind::Unusable(why.clone()),
-            Self::Answered { error, retry_after } => {
-                FailureKind::Answered { error: error.clone(), retry_after: *retry_after }
-            }
-        }
-    }
-}
-
-impl From<SendError> for Failure {
-    fn from(error: SendError) -> Self {
-        match error {
-            SendError::Connect(_) => Self::Connect,
-            SendError::Broken(_) => Self::Broken,
-            SendError::FirstByteTimeout(_) => Self::TimedOut("first_byte_timeout"),
-            SendError::Request(error) => Self::Unusable(error.to_string()),
-        }
-    }
-}
-
-impl Attempt<'_> {
-    pub(super) async fn run(self) -> Result<Answer, Failure> {
+    pub(super) async fn run(mut self) -> Result<Answer, Failure> {
         let call = self.call;
-        let body = (call.body_for)(&self.destination.upstream_model);
-        let opened = self.line().open(call.kind.path(), call.headers.clone(), body);
+        let outgoing = self.outgoing();
+        self.asks_for_usage = outgoing.unasked.is_some();
+        let opened = self.line().open(outgoing);
         if !call.stream {
             return self.read_whole(opened.await?).await;
         }
@@ -176,6 +170,16 @@ impl Attempt<'_> {
             Err(_) if self.may_commit() => Ok(self.commit_without_head(opened)),
             Err(_) => Err(FIRST_TOKEN_TIMEOUT),
         }
+    }
+
+    fn outgoing(&self) -> Outgoing {
+        let call = self.call;
+        let endpoint = self.destination.endpoint;
+        let kind = self.pool.spec(endpoint).kind;
+        let body = (call.body_for)(&self.destination.upstream_model);
+        let asked = kind.prepare(body.clone(), call.stream && self.usage.is_on(endpoint));
+        let unasked = asked.asks_for_usage.then(|| kind.prepare(body, false).body);
+        Outgoing { path: call.kind.path(), headers: call.headers.clone(), body: asked.body, unasked }
     }
 
     /// Until when a stream may be without content and nothing happens.
@@ -213,12 +217,10 @@ impl Attempt<'_> {
         headers: HeaderMap,
         (held, rest, meter): (BytesMut, Rest, Option<StreamMeter>),
     ) -> Answer {
-        let (began, _under_way) = (self.began, self.under_way);
-        Answer::Streaming {
-            status,
-            headers,
-            stream: Box::new(Streaming { held, rest, meter, began, _under_way }),
-        }
+        let secrets = self.pool.secrets(self.destination.endpoint).map(str::to_owned);
+        let filter = EventFilter::new(self.asks_for_usage, secrets);
+        let stream = Streaming { held, rest, meter, filter, began: self.began };
+        Answer::Streaming { status, headers, stream: Box::new(stream) }
     }
 
     fn line(&self) -> Line {
@@ -226,6 +228,7 @@ impl Attempt<'_> {
         Line {
             pool: Arc::clone(self.pool),
             endpoint: self.destination.endpoint,
+            usage: self.usage.clone(),
             renamed: self.call.echo_model.as_ref().map(|asked| (Arc::clone(upstream), Arc::clone(asked))),
         }
     }
@@ -256,7 +259,7 @@ impl Attempt<'_> {
                 Err(_) => return Err(FIRST_TOKEN_TIMEOUT),
             }
             if let Some(error) = meter.error() {
-                return Err(self.line().answered(error.clone(), None));
+                return Err(self.line().answered(error.clone(), Wishes::default()));
             }
             if meter.has_content() || held.len() > PREAMBLE_BYTES_MAX {
                 break;
@@ -291,16 +294,31 @@ impl Attempt<'_> {
             }
         }
         let body = held.freeze();
-        let inspected =
-            inspect_complete(self.call.kind, &body).map_err(|error| self.line().answered(error, None))?;
+        let inspected = inspect_complete(self.call.kind, &body)
+            .map_err(|error| self.line().answered(error, Wishes::default()))?;
         Ok(Answer::Whole { status, headers, body, usage: inspected.usage })
     }
 }
 
 impl Line {
-    /// Sends a request and awaits the head of a good answer; another one is read whole.
-    async fn open(
-        self,
+    /// Sends a request and awaits the head of a good answer; another one is read whole. Where an endpoint
+    /// refuses what the router added, the request goes out once more without: that is not its failure.
+    async fn open(self, outgoing: Outgoing) -> Result<Response<PlainBody>, Failure> {
+        let Outgoing { path, headers, body, unasked } = outgoing;
+        match self.send(path, headers.clone(), body).await {
+            Err(failure) if failure.is_about_usage() => match unasked {
+                Some(body) => {
+                    self.usage.switch_off(self.endpoint, &self.pool.spec(self.endpoint).name);
+                    self.send(path, headers, body).await
+                }
+                None => Err(failure),
+            },
+            outcome => outcome,
+        }
+    }
+
+    async fn send(
+        &self,
         path: &'static str,
         headers: HeaderMap,
         body: Bytes,
@@ -312,26 +330,36 @@ impl Line {
     async fn read_error(&self, response: Response<AnswerBody>) -> Failure {
         let Timeouts { idle, .. } = *self.pool.timeouts();
         let status = response.status();
-        let retry_after = retry_after(response.headers());
+        let wishes = Wishes {
+            wait: retry_after(response.headers(), SystemTime::now()),
+            should_retry: should_retry(response.headers()),
+        };
         let reading = async {
             let body = Limited::new(decoded(response).ok()?.into_body(), ERROR_BYTES_MAX);
             Some(body.collect().await.ok()?.to_bytes())
         };
         // Where it cannot be read, its status says enough.
         let body = timeout_at(Instant::now() + idle, reading).await.ok().flatten().unwrap_or_default();
-        self.answered(UpstreamError::from_response(status, &body), retry_after)
+        self.answered(UpstreamError::from_response(status, &body), wishes)
     }
 
     /// An endpoint's error in its own words, but for its address and key.
-    fn answered(&self, mut error: UpstreamError, retry_after: Option<Duration>) -> Failure {
+    fn answered(&self, mut error: UpstreamError, wishes: Wishes) -> Failure {
         for secret in self.pool.secrets(self.endpoint) {
             error.redact(secret);
         }
         if let Some((upstream, asked)) = &self.renamed {
             error.rename_model(upstream, asked);
         }
-        Failure::Answered { error, retry_after }
+        Failure::Answered { error, wait: wishes.wait, should_retry: wishes.should_retry }
     }
+}
+
+/// What an endpoint's error says of coming again.
+#[derive(Debug, Clone, Copy, Default)]
+struct Wishes {
+    wait: Option<Duration>,
+    should_retry: Option<bool>,
 }
 
 /// Whether a content type is that of server-sent events; media types have no case.
@@ -354,13 +382,6 @@ fn decoded(response: Response<AnswerBody>) -> Result<Response<PlainBody>, Failur
 fn is_event_stream(response: &Response<PlainBody>) -> bool {
     let content_type = response.headers().get(header::CONTENT_TYPE);
     content_type.is_some_and(names_event_stream)
-}
-
-/// The endpoint's own wish, in seconds or milliseconds; dates and nonsense are ignored.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
-    let seconds = number("retry-after-ms").map(|ms| ms / 1e3).or_else(|| number("retry-after"))?;
-    (0.0..86_400.0).contains(&seconds).then(|| Duration::from_secs_f64(seconds))
 }
 
 /// The headers of an endpoint's answer that go to the client: what describes the body, and nothing that

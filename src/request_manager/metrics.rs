@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use prometheus::core::Collector;
 use prometheus::{
-    CounterVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, exponential_buckets,
+    CounterVec, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry, exponential_buckets,
 };
 
 use super::record::{Finished, Outcome};
@@ -18,15 +18,80 @@ const RATIO_BUCKETS: [f64; 13] = [0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25
 #[derive(Debug)]
 pub(super) struct RequestMetrics {
     requests: IntCounterVec,
-    duration: HistogramVec,
-    time_to_first_token: HistogramVec,
-    time_per_output_token: HistogramVec,
+    clocks: Clocks,
     attempts: IntCounterVec,
     rejected: IntCounterVec,
+    queue_depth: IntGauge,
     tokens: CounterVec,
     cost: CounterVec,
     energy: CounterVec,
     predicted_vs_actual: HistogramVec,
+}
+
+/// What took how long, of answered requests.
+#[derive(Debug)]
+struct Clocks {
+    duration: HistogramVec,
+    execution: HistogramVec,
+    time_to_first_token: HistogramVec,
+    time_per_output_token: HistogramVec,
+}
+
+impl Clocks {
+    fn register(families: &Families<'_>) -> prometheus::Result<Self> {
+        let slow = exponential_buckets(0.01, 2.0, 15)?;
+        Ok(Self {
+            duration: families.histogram(
+                ("cema_request_duration_seconds", "From arrival to the last byte."),
+                &["destination"],
+                slow.clone(),
+            )?,
+            time_to_first_token: families.histogram(
+                ("cema_time_to_first_token_seconds", "From arrival to the first content of a stream."),
+                &["destination"],
+                slow.clone(),
+            )?,
+            time_per_output_token: families.histogram(
+                (
+                    "cema_time_per_output_token_seconds",
+                    "Time of a stream after its first content, per completion token after the first.",
+                ),
+                &["destination"],
+                exponential_buckets(0.002, 2.0, 12)?,
+            )?,
+            execution: families.histogram(
+                (
+                    "cema_execution_seconds",
+                    "From a request's last departure for an endpoint to the last byte of the answer.",
+                ),
+                &["destination"],
+                slow,
+            )?,
+        })
+    }
+
+    fn observe(&self, id: &str, finished: &Finished<'_>) {
+        self.duration.with_label_values(&[id]).observe(finished.duration.0);
+        if let Some(execution) = finished.execution {
+            self.execution.with_label_values(&[id]).observe(execution.0);
+        }
+        let Some(first) = finished.to_first_content else { return };
+        self.time_to_first_token.with_label_values(&[id]).observe(first.0);
+        if let Some(completion) = finished.completion.filter(|tokens| tokens.0 > 1.0) {
+            let per_token = (finished.duration - first).0 / (completion.0 - 1.0);
+            self.time_per_output_token.with_label_values(&[id]).observe(per_token);
+        }
+    }
+}
+
+/// A request that waits.
+#[derive(Debug)]
+pub(super) struct Queued(IntGauge);
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 /// Makes and registers labelled metrics.
@@ -64,31 +129,13 @@ impl RequestMetrics {
         destinations: &Arc<[Destination]>,
     ) -> prometheus::Result<Self> {
         let families = Families { registry };
-        let slow = exponential_buckets(0.01, 2.0, 15)?;
         let metrics = Self {
             requests: families.counter(
                 "cema_requests_total",
                 "Requests by destination, model, outcome and kind of answer.",
                 &["destination", "model", "outcome", "stream"],
             )?,
-            duration: families.histogram(
-                ("cema_request_duration_seconds", "From arrival to the last byte."),
-                &["destination"],
-                slow.clone(),
-            )?,
-            time_to_first_token: families.histogram(
-                ("cema_time_to_first_token_seconds", "From arrival to the first content of a stream."),
-                &["destination"],
-                slow,
-            )?,
-            time_per_output_token: families.histogram(
-                (
-                    "cema_time_per_output_token_seconds",
-                    "Time of a stream after its first content, per completion token after the first.",
-                ),
-                &["destination"],
-                exponential_buckets(0.002, 2.0, 12)?,
-            )?,
+            clocks: Clocks::register(&families)?,
             attempts: families.counter(
                 "cema_upstream_attempts_total",
                 "Failed attempts at endpoints, by reason.",
@@ -99,6 +146,10 @@ impl RequestMetrics {
                 "Requests refused without an attempt, by reason.",
                 &["reason"],
             )?,
+            queue_depth: families.registered(IntGauge::new(
+                "cema_queue_depth",
+                "Requests that wait for a first destination; limits.max_queued_requests bounds them.",
+            )?)?,
             tokens: families.amount(
                 "cema_tokens_total",
                 "Tokens of answered requests.",
@@ -124,7 +175,7 @@ impl RequestMetrics {
             )?,
         };
         for destination in destinations.iter() {
-            metrics.duration.with_label_values(&[destination.id.as_str()]);
+            metrics.clocks.duration.with_label_values(&[destination.id.as_str()]);
         }
         Ok(metrics)
     }
@@ -135,6 +186,12 @@ impl RequestMetrics {
 
     pub(super) fn rejected(&self, reason: &str) {
         self.rejected.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts a waiting request until the guard is dropped.
+    pub(super) fn queued(&self) -> Queued {
+        self.queue_depth.inc();
+        Queued(self.queue_depth.clone())
     }
 
     pub(super) fn finished(&self, finished: &Finished<'_>) {
@@ -152,14 +209,7 @@ impl RequestMetrics {
 
     fn answered(&self, finished: &Finished<'_>, destination: &Destination) {
         let id = destination.id.as_str();
-        self.duration.with_label_values(&[id]).observe(finished.duration.0);
-        if let Some(first) = finished.to_first_content {
-            self.time_to_first_token.with_label_values(&[id]).observe(first.0);
-            if let Some(completion) = finished.completion.filter(|tokens| tokens.0 > 1.0) {
-                let per_token = (finished.duration - first).0 / (completion.0 - 1.0);
-                self.time_per_output_token.with_label_values(&[id]).observe(per_token);
-            }
-        }
+        self.clocks.observe(id, finished);
         let (Some(prompt), Some(completion), Some(dispatch)) =
             (finished.prompt, finished.completion, finished.dispatch)
         else {

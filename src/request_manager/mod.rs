@@ -6,29 +6,30 @@
 
 pub mod admission;
 mod attempt;
+mod failure;
 pub mod key_budget;
 mod metrics;
 mod record;
 mod relay;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body_util::Full;
 use prometheus::Registry;
-use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::domain::{ApiCall, Destination, DestinationOrd, RequestEstimate, RoutingRequest};
+use crate::domain::{ApiCall, Destination, DestinationOrd, EndpointOrd, RequestEstimate, RoutingRequest};
 use crate::endpoint::EndpointPool;
 use crate::endpoint::echo::echo_model;
-use crate::endpoint::upstream_error::UpstreamError;
-use crate::profiler::node::FleetHealth;
-use crate::scheduler::{PlaceError, Placement, Scheduler};
+use crate::profiler::node::{Absence, FleetHealth, Leave, UnderWay, Verdict};
+use crate::scheduler::{NoDestination, PlaceError, Placement, Scheduler};
 use crate::units::Seconds;
 
-use attempt::{Answer, Attempt, Failure};
+use attempt::{Answer, Attempt, UsageInjection};
+use failure::{Failure, Tried};
 use key_budget::KeyUse;
 use metrics::RequestMetrics;
 use record::{Outcome, Record};
@@ -36,10 +37,8 @@ use record::{Outcome, Record};
 use relay::Books;
 
 pub(crate) use attempt::names_event_stream;
+pub use failure::{ComeBack, FailureKind};
 pub use relay::RelayBody;
-
-/// Destinations one request may be sent to, the first included.
-const ATTEMPTS_MAX: u32 = 6;
 
 /// One admitted request with what it takes to send it.
 pub struct Call {
@@ -102,12 +101,24 @@ pub struct Routing {
     pub estimate: RequestEstimate,
 }
 
+/// An answer that may be committed, with what must be kept until it is over.
+struct Answered {
+    placement: Placement,
+    answer: Answer,
+    under_way: UnderWay,
+}
+
 /// Why a request was not answered by an endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// It got no destination.
-    #[error(transparent)]
-    Place(#[from] PlaceError),
+    #[error("{error}")]
+    Unplaced {
+        /// Why.
+        error: PlaceError,
+        /// When it may come again, where its endpoints just want to be left alone.
+        come_back: Option<ComeBack>,
+    },
     /// Its destinations failed it; the last failure.
     #[error("{} destination(s) failed, the last one: {kind}", routing.attempts)]
     Failed {
@@ -118,50 +129,39 @@ pub enum ServeError {
     },
 }
 
-/// What an endpoint did wrong, in terms a client may see.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum FailureKind {
-    /// It could not be reached or broke off.
-    #[error("it could not be reached")]
-    Unreachable,
-    /// It took too long.
-    #[error("it did not answer in time")]
-    TimedOut,
-    /// It answered with something that is no answer.
-    #[error("it gave an unusable answer: {0}")]
-    Unusable(String),
-    /// It answered with an error.
-    #[error("it answered {}: {}", error.status, error.message)]
-    Answered {
-        /// Its status and words, without anything that names the endpoint.
-        error: UpstreamError,
-        /// How long it asked to wait.
-        retry_after: Option<std::time::Duration>,
-    },
-}
-
 /// The request manager. Clones share its parts.
 #[derive(Clone)]
 pub struct RequestManager {
     scheduler: Scheduler,
-    pool: Arc<EndpointPool>,
-    health: FleetHealth,
+    world: World,
+    usage: UsageInjection,
+    max_attempts: u32,
     metrics: Arc<RequestMetrics>,
 }
 
+/// The endpoints and what is known of them. Clones share both.
+#[derive(Debug, Clone)]
+pub struct World {
+    /// The way to the endpoints.
+    pub pool: Arc<EndpointPool>,
+    /// Their health, which outcomes of requests are part of.
+    pub health: FleetHealth,
+}
+
 impl RequestManager {
-    /// Puts the manager together.
+    /// Puts the manager together; a request is sent to `max_attempts` endpoints at most.
     ///
     /// # Errors
     /// When its metrics are registered already.
     pub fn new(
         scheduler: Scheduler,
-        pool: Arc<EndpointPool>,
-        health: FleetHealth,
+        world: World,
+        max_attempts: u32,
         registry: &Registry,
     ) -> prometheus::Result<Self> {
         let metrics = Arc::new(RequestMetrics::register(registry, scheduler.destinations())?);
-        Ok(Self { scheduler, pool, health, metrics })
+        let usage = UsageInjection::new(&world.pool);
+        Ok(Self { scheduler, world, usage, max_attempts, metrics })
     }
 
     /// The next best destination of a request placed lately; worked out only when asked for.
@@ -183,12 +183,14 @@ impl RequestManager {
     pub async fn serve(&self, mut call: Call) -> Result<Served, ServeError> {
         let mut record = Record::begin(Arc::clone(&self.metrics), Arc::clone(&call.request), call.stream);
         record.set_client(call.client.take());
-        let outcome = self.place_and_send(&call, &mut record).await;
-        match outcome {
-            Ok((placement, answer)) => Ok(self.hand_over(placement, answer, record, call.echo_model)),
+        match self.place_and_send(&call, &mut record).await {
+            Ok(answered) => Ok(self.hand_over(answered, record, call.echo_model)),
             Err(error) => {
                 record.end(match &error {
-                    ServeError::Place(_) => Outcome::Rejected,
+                    ServeError::Unplaced { error, .. } => {
+                        self.metrics.rejected(error.reason());
+                        Outcome::Rejected
+                    }
                     ServeError::Failed { .. } => Outcome::Failed,
                 });
                 Err(error)
@@ -196,51 +198,128 @@ impl RequestManager {
         }
     }
 
-    async fn place_and_send(
-        &self,
-        call: &Call,
-        record: &mut Record,
-    ) -> Result<(Placement, Answer), ServeError> {
+    async fn place_and_send(&self, call: &Call, record: &mut Record) -> Result<Answered, ServeError> {
+        let mut tried = Tried::default();
+        let mut last = None;
+        let queued = self.metrics.queued();
         let placed = self.scheduler.place(Arc::clone(&call.request), call.text.clone()).await;
-        let mut placement = placed.inspect_err(|error| self.metrics.rejected(error.reason()))?;
+        drop(queued);
+        let mut placement = placed.map_err(|error| self.unplaced(error, &mut tried))?;
         loop {
-            record.place(&placement, self.scheduler.destinations());
-            let failure = match self.attempt(call, &placement).await {
-                Ok(answer) => return Ok((placement, answer)),
-                Err(failure) => failure,
-            };
-            let failed = placement.planned.destination;
-            let attempts = record.attempts();
-            self.metrics.failed_attempt(failure.reason());
-            warn!(
-                request_id = &*call.request.id,
-                destination = self.scheduler.destinations()[failed.idx()].id.as_str(),
-                attempt = attempts,
-                reason = failure.reason(),
-                "attempt failed"
-            );
-            let routing = Box::new(self.routing(&placement, attempts));
-            let error = ServeError::Failed { routing, kind: failure.kind() };
-            if !failure.may_fail_over() || attempts >= ATTEMPTS_MAX {
-                return Err(error);
+            let ord = placement.planned.destination;
+            match self.world.health.begin(self.endpoint_of(ord)) {
+                Ok(under_way) => {
+                    record.place(&placement, self.scheduler.destinations());
+                    match self.attempt(call, &placement, under_way).await {
+                        Ok((answer, under_way)) => return Ok(Answered { placement, answer, under_way }),
+                        Err(failure) => {
+                            self.note_failed(call, &placement, record.attempts(), &failure);
+                            let routing = Box::new(self.routing(&placement, record.attempts()));
+                            let may_go_on = failure.may_fail_over() && record.attempts() < self.max_attempts;
+                            tried.failed(ord, &failure, self.wait_after(&failure));
+                            let kind = failure.kind();
+                            if !may_go_on {
+                                return Err(ServeError::Failed {
+                                    kind: self.concluded(kind, &tried),
+                                    routing,
+                                });
+                            }
+                            last = Some((kind, routing));
+                        }
+                    }
+                }
+                // It was planned before that was known; nothing is sent, and it is no attempt.
+                Err(absence) => tried.absent(ord, absence),
             }
-            placement = match self.scheduler.place_again(placement.lease, failed).await {
+            placement = match self.scheduler.place_again(placement.lease, ord).await {
                 Ok(next) => next,
-                // The failure tells more than that nothing else was left.
-                Err(_) => return Err(error),
+                Err(error) => {
+                    let unplaced = self.unplaced(error, &mut tried);
+                    // What a destination did tells more than that nothing else was left.
+                    return Err(match last {
+                        Some((kind, routing)) => {
+                            ServeError::Failed { kind: self.concluded(kind, &tried), routing }
+                        }
+                        None => unplaced,
+                    });
+                }
             };
         }
     }
 
-    async fn attempt(&self, call: &Call, placement: &Placement) -> Result<Answer, Failure> {
+    fn endpoint_of(&self, ord: DestinationOrd) -> EndpointOrd {
+        self.scheduler.destinations()[ord.idx()].endpoint
+    }
+
+    async fn attempt(
+        &self,
+        call: &Call,
+        placement: &Placement,
+        mut under_way: UnderWay,
+    ) -> Result<(Answer, UnderWay), Failure> {
         let destination = &self.scheduler.destinations()[placement.planned.destination.idx()];
-        let under_way = self.health.begin(destination.endpoint);
-        let attempt = Attempt { call, pool: &self.pool, destination, began: Instant::now(), under_way };
-        let result = attempt.run().await;
-        if let Err(Failure::Connect) = &result {
-            self.health.report_unreachable(destination.endpoint);
+        match Attempt::new(&self.world.pool, &self.usage, (call, destination)).run().await {
+            Ok(answer) => Ok((answer, under_way)),
+            Err(failure) => {
+                under_way.judge(failure.verdict());
+                Err(failure)
+            }
         }
-        result
+    }
+
+    fn note_failed(&self, call: &Call, placement: &Placement, attempt: u32, failure: &Failure) {
+        let destination = &self.scheduler.destinations()[placement.planned.destination.idx()];
+        self.metrics.failed_attempt(failure.reason());
+        warn!(
+            request_id = &*call.request.id,
+            destination = destination.id.as_str(),
+            attempt,
+            reason = failure.reason(),
+            "attempt failed"
+        );
+    }
+
+    /// The wait that an endpoint asked for by failing so, as it is kept.
+    fn wait_after(&self, failure: &Failure) -> Duration {
+        match failure.verdict() {
+            Verdict::Wait(_, wait) => self.world.health.bounded_wait(wait),
+            Verdict::Fine | Verdict::Failed | Verdict::Unreachable => Duration::ZERO,
+        }
+    }
+
+    /// No destination, or none any more; `tried` learns of those that are back after a while.
+    fn unplaced(&self, error: PlaceError, tried: &mut Tried) -> ServeError {
+        if let PlaceError::Impossible(NoDestination::Unavailable { down, loading, draining, returning }) =
+            &error
+        {
+            for ord in returning {
+                let gone = || Absence { leave: Leave::CircuitOpen, back_in: None };
+                tried.absent(*ord, self.world.health.absence(self.endpoint_of(*ord)).unwrap_or_else(gone));
+            }
+            if down + loading + draining > 0 {
+                tried.down();
+            }
+        }
+        ServeError::Unplaced { error, come_back: tried.come_back() }
+    }
+
+    /// The last failure; where every destination said wait, with the earliest return of any.
+    fn concluded(&self, kind: FailureKind, tried: &Tried) -> FailureKind {
+        match (kind, tried.come_back()) {
+            (FailureKind::Answered { mut error, should_retry, .. }, Some(back)) if tried.only_waits() => {
+                error.status = if back.is_contended {
+                    StatusCode::TOO_MANY_REQUESTS
+                } else {
+                    StatusCode::SERVICE_UNAVAILABLE
+                };
+                FailureKind::Answered { error, retry_after: Some(back.wait), should_retry }
+            }
+            (FailureKind::Answered { error, retry_after, should_retry }, _) => {
+                let retry_after = retry_after.map(|wait| self.world.health.bounded_wait(Some(wait)));
+                FailureKind::Answered { error, retry_after, should_retry }
+            }
+            (kind, _) => kind,
+        }
     }
 
     fn routing(&self, placement: &Placement, attempts: u32) -> Routing {
@@ -255,13 +334,8 @@ impl RequestManager {
         }
     }
 
-    fn hand_over(
-        &self,
-        placement: Placement,
-        answer: Answer,
-        mut record: Record,
-        echo: Option<Arc<str>>,
-    ) -> Served {
+    fn hand_over(&self, answered: Answered, mut record: Record, echo: Option<Arc<str>>) -> Served {
+        let Answered { placement, answer, mut under_way } = answered;
         let routing = self.routing(&placement, record.attempts());
         debug!(
             request_id = record.request_id(),
@@ -272,14 +346,15 @@ impl RequestManager {
             Answer::Whole { status, headers, body, usage } => {
                 record.count(usage, None);
                 record.end(Outcome::Ok);
+                under_way.judge(Verdict::Fine);
                 drop(placement.lease);
                 let body = echo.map_or_else(|| body.clone(), |model| echo_model(&body, &model));
                 let body = record.kept_by(body);
                 Served { routing, status, headers, body: ServedBody::Whole(Full::new(body)) }
             }
             Answer::Streaming { status, headers, stream } => {
-                let books = Books { record, _lease: placement.lease };
-                let body = RelayBody::new(*stream, echo, books, *self.pool.timeouts());
+                let books = Books { record, under_way, _lease: placement.lease };
+                let body = RelayBody::new(*stream, echo, books, *self.world.pool.timeouts());
                 Served { routing, status, headers, body: ServedBody::Relayed(Box::new(body)) }
             }
         }

@@ -120,6 +120,11 @@ impl Record {
         });
     }
 
+    /// The endpoint failed a stream that was with the client already.
+    pub(super) fn failed_attempt(&self, reason: &str) {
+        self.metrics.failed_attempt(reason);
+    }
+
     /// Content has come; only the first time counts.
     pub(super) fn first_content(&mut self) {
         if self.first_content.is_none() {

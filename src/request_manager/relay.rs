@@ -13,11 +13,13 @@ use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::attempt::{Rest, Streaming};
+use super::failure::Failure;
 use super::record::{Outcome, Record};
 use crate::endpoint::Timeouts;
 use crate::endpoint::echo::ModelEcho;
 use crate::endpoint::meter::StreamMeter;
 use crate::endpoint::whole_lines::WholeLines;
+use crate::profiler::node::{UnderWay, Verdict};
 use crate::scheduler::Lease;
 use crate::units::Tokens;
 
@@ -76,12 +78,17 @@ impl Passing {
             Self::Echo(echo) => echo.finish(),
         }
     }
+
+    const fn is_events(&self) -> bool {
+        !matches!(self, Self::Plain)
+    }
 }
 
 /// What must be closed when the answer is over.
 #[derive(Debug)]
 pub(super) struct Books {
     pub(super) record: Record,
+    pub(super) under_way: UnderWay,
     pub(super) _lease: Lease,
 }
 
@@ -129,7 +136,18 @@ impl RelayBody {
         }
         self.note_first_content();
         self.rearm();
-        Poll::Ready(Some(Ok(Frame::data(self.passing.push(data)))))
+        let passed = self.pass(data);
+        Poll::Ready(Some(Ok(Frame::data(passed))))
+    }
+
+    fn pass(&mut self, data: Bytes) -> Bytes {
+        let lines = self.passing.push(data);
+        if self.passing.is_events() { self.stream.filter.push(lines) } else { lines }
+    }
+
+    fn pass_the_rest(&mut self) -> Bytes {
+        let lines = self.passing.finish();
+        if self.passing.is_events() { self.stream.filter.push(lines) } else { lines }
     }
 
     fn note_first_content(&mut self) {
@@ -137,13 +155,24 @@ impl RelayBody {
             && let Some(books) = &mut self.books
         {
             books.record.first_content();
+            books.under_way.answering();
         }
     }
 
     /// Ends a committed stream that failed: an error event on a fresh line, then an aborted body.
-    fn cut(&mut self, why: &'static str, details: Option<String>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    fn cut(&mut self, why: &'static str) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let fresh_line = self.fresh_line();
-        self.cut_after(fresh_line, why, details)
+        self.cut_after(fresh_line, why, None)
+    }
+
+    /// The same where not even a good head came.
+    fn refused(&mut self, failure: &Failure) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        if let Some(books) = &mut self.books {
+            books.under_way.judge(failure.verdict());
+            books.record.failed_attempt(failure.reason());
+        }
+        let fresh_line = self.fresh_line();
+        self.cut_after(fresh_line, REFUSED, Some(failure.kind().to_string()))
     }
 
     fn cut_after(
@@ -172,6 +201,12 @@ impl RelayBody {
             if let Some(meter) = &self.stream.meter {
                 books.record.count(meter.usage(), Some(Tokens(meter.completion_tokens() as f64)));
             }
+            match outcome {
+                Outcome::Ok => books.under_way.judge(Verdict::Fine),
+                Outcome::Failed => books.under_way.judge(Verdict::Failed),
+                // That says nothing of the endpoint.
+                Outcome::ClientGone | Outcome::Rejected => {}
+            }
             books.record.end(outcome);
         }
     }
@@ -191,7 +226,7 @@ impl RelayBody {
         }
         self.close_books(outcome);
         self.state = State::Over;
-        let tail = Some(self.passing.finish()).filter(|tail| !tail.is_empty());
+        let tail = Some(self.pass_the_rest()).filter(|tail| !tail.is_empty());
         Poll::Ready(tail.map(|tail| Ok(Frame::data(tail))))
     }
 
@@ -220,7 +255,7 @@ impl RelayBody {
                 Poll::Pending
             };
         }
-        self.cut(STALLED, None)
+        self.cut(STALLED)
     }
 }
 
@@ -242,13 +277,13 @@ impl Body for RelayBody {
         if !this.stream.held.is_empty() {
             this.note_first_content();
             let held = std::mem::take(&mut this.stream.held).freeze();
-            return Poll::Ready(Some(Ok(Frame::data(this.passing.push(held)))));
+            return Poll::Ready(Some(Ok(Frame::data(this.pass(held)))));
         }
         loop {
             match &mut this.stream.rest {
                 Rest::Head(head) => match head.as_mut().poll(cx) {
                     Poll::Ready(Ok(body)) => this.stream.rest = Rest::Body(body),
-                    Poll::Ready(Err(failure)) => return this.cut(REFUSED, Some(failure.kind().to_string())),
+                    Poll::Ready(Err(failure)) => return this.refused(&failure),
                     Poll::Pending => return this.silent(cx),
                 },
                 Rest::Body(body) => match Pin::new(body).poll_frame(cx) {
@@ -256,7 +291,7 @@ impl Body for RelayBody {
                         let Ok(data) = frame.into_data() else { continue };
                         return this.take(data);
                     }
-                    Poll::Ready(Some(Err(_))) => return this.cut(BROKEN, None),
+                    Poll::Ready(Some(Err(_))) => return this.cut(BROKEN),
                     Poll::Ready(None) => return this.ended(),
                     Poll::Pending => return this.silent(cx),
                 },

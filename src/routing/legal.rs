@@ -84,7 +84,10 @@ pub enum NoDestination {
         best: Quality,
     },
     /// All candidates are out of service (ours, 503, worth a retry).
-    #[error("no destination is available: {down} down, {loading} loading, {draining} draining")]
+    #[error(
+        "no destination is available: {down} down, {loading} loading, {draining} draining, {} cooling or given up for now",
+        returning.len()
+    )]
     Unavailable {
         /// Candidates unreachable or failing.
         down: usize,
@@ -92,6 +95,8 @@ pub enum NoDestination {
         loading: usize,
         /// Candidates being taken out of service.
         draining: usize,
+        /// Candidates that are back by themselves after a while: cooling, or with an open circuit.
+        returning: Vec<DestinationOrd>,
     },
     /// All candidates were tried before (ours, 503).
     #[error("all {tried} legal destinations were tried")]
@@ -185,6 +190,11 @@ fn by_availability(candidates: &mut Vec<Candidate<'_>>) -> Result<(), NoDestinat
         down: count(Availability::Down),
         loading: count(Availability::Loading),
         draining: count(Availability::Draining),
+        returning: candidates
+            .iter()
+            .filter(|(.., state)| state.availability.returns())
+            .map(|(d, ..)| *d)
+            .collect(),
     };
     candidates.retain(|(.., state)| state.availability == Availability::Ready);
     if candidates.is_empty() { Err(unavailable) } else { Ok(()) }
@@ -261,7 +271,12 @@ mod tests {
         fleet.states[1].availability = Availability::Draining;
         fleet.states[2].availability = Availability::Down;
         let big = RoutingRequest { target: named("big"), ..request() };
-        let unavailable = NoDestination::Unavailable { down: 1, loading: 0, draining: 1 };
+        let unavailable = NoDestination::Unavailable { down: 1, loading: 0, draining: 1, returning: vec![] };
+        assert_eq!(legal(&big, &fleet), Err(unavailable));
+        fleet.states[1].availability = Availability::Cooling;
+        fleet.states[2].availability = Availability::CircuitOpen;
+        let returning = vec![DestinationOrd(1), DestinationOrd(2)];
+        let unavailable = NoDestination::Unavailable { down: 0, loading: 0, draining: 0, returning };
         assert_eq!(legal(&big, &fleet), Err(unavailable));
         let tried = legal_set(&request(), None, &fleet, &[DestinationOrd(0)]);
         assert_eq!(tried, Err(NoDestination::AllTried { tried: 1 }));

@@ -255,8 +255,8 @@ impl State {
     fn perform(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Send { planned, plan, waited, batch_size } => {
-                    self.metrics.sent(waited);
+                Action::Send { planned, plan, waited, gathered, held, batch_size } => {
+                    self.metrics.sent(gathered, held);
                     let ticket = planned.ticket;
                     self.settle(ticket, Ok(Sent { planned, plan, waited, batch_size }));
                 }

@@ -19,6 +19,7 @@ use crate::units::Seconds;
 pub(super) struct SchedulerMetrics {
     window_size: Histogram,
     window_wait: Histogram,
+    hold: Histogram,
     solve_duration: Histogram,
     solver_gap: Histogram,
     /// The weighted terms of J, in the order of [`ObjectiveTerms::named`](crate::routing::ObjectiveTerms::named), and their sum.
@@ -64,8 +65,13 @@ impl SchedulerMetrics {
             )?,
             window_wait: histogram(
                 "cema_window_wait_seconds",
-                "Time from a request's arrival to its departure for its destination.",
+                "Time from a request's arrival until its first plan could let it go: gathering and planning.",
                 exponential_buckets(0.0005, 2.0, 16)?,
+            )?,
+            hold: histogram(
+                "cema_hold_seconds",
+                "Further time a request was held because the places it was planned to were taken.",
+                exponential_buckets(0.0005, 2.0, 20)?,
             )?,
             solver_gap: histogram(
                 "cema_solver_gap_ratio",
@@ -97,8 +103,11 @@ impl SchedulerMetrics {
     }
 
     /// A request left for its destination.
-    pub(super) fn sent(&self, waited: Seconds) {
-        self.window_wait.observe(waited.0);
+    pub(super) fn sent(&self, gathered: Option<Seconds>, held: Seconds) {
+        if let Some(gathered) = gathered {
+            self.window_wait.observe(gathered.0);
+        }
+        self.hold.observe(held.0);
     }
 }
 

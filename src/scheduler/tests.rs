@@ -255,7 +255,7 @@ async fn the_impossible_is_refused_without_waiting() {
     let setup = Setup::new(PolicyKind::Greedy, |_| {});
     setup.health.send_replace(vec![Availability::Down, Availability::Loading].into());
     let error = setup.place("a").await.unwrap().unwrap_err();
-    let unavailable = NoDestination::Unavailable { down: 1, loading: 1, draining: 0 };
+    let unavailable = NoDestination::Unavailable { down: 1, loading: 1, draining: 0, returning: vec![] };
     assert_eq!((error, setup.elapsed_ms()), (PlaceError::Impossible(unavailable), 0));
 }
 

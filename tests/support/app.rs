@@ -98,6 +98,18 @@ impl Node {
         self
     }
 
+    /// Its endpoint is an Ollama server.
+    pub(crate) fn ollama(mut self) -> Self {
+        self.kind = "ollama";
+        self
+    }
+
+    /// Its endpoint is some other OpenAI-compatible server.
+    pub(crate) fn openai(mut self) -> Self {
+        self.kind = "openai";
+        self
+    }
+
     /// Further keys of its endpoint, in flow style, such as `api_key_env: ENDPOINT_KEY`.
     pub(crate) fn endpoint(mut self, keys: &str) -> Self {
         self.endpoint = format!(", {keys}");

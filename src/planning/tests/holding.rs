@@ -115,7 +115,7 @@ fn health_changes_plan_held_requests_again() {
     rig.health(&[Availability::Down, Availability::Draining]);
     rig.arrive(0.2, 3);
     rig.turn(0.203);
-    let none = NoDestination::Unavailable { down: 1, loading: 0, draining: 1 };
+    let none = NoDestination::Unavailable { down: 1, loading: 0, draining: 1, returning: vec![] };
     assert_eq!(rig.rejected(), [(3, Rejection::Impossible(none))]);
 }
 
@@ -298,4 +298,17 @@ fn a_policy_per_request_queues_where_it_chooses_though_another_has_a_free_slot()
     rig.arrive(0.5, 4);
     rig.turn(0.5);
     assert_eq!(rig.sent(), [(1, D0), (2, D0), (3, D0), (4, D0)]);
+}
+
+#[test]
+fn gathering_and_holding_are_told_apart() {
+    let mut rig = Rig::new(fleet(&[(1, 2)]), |_| {});
+    for ticket in [1, 3] {
+        rig.arrive(0.0, ticket);
+    }
+    rig.turn(0.002);
+    rig.finish(0.75, 1);
+    rig.turn(0.75);
+    assert_eq!(rig.clocks(3), (Some(Seconds(0.002)), Seconds(0.75 - 0.002)));
+    assert_eq!(rig.clocks(1), (Some(Seconds(0.002)), Seconds::ZERO));
 }

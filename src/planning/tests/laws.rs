@@ -220,7 +220,7 @@ impl Play {
     fn perform(&mut self, actions: Vec<Action>) {
         for action in actions {
             self.journal.push(match &action {
-                Action::Send { planned, plan, waited, batch_size } => {
+                Action::Send { planned, plan, waited, batch_size, .. } => {
                     format!("{} {:?} {plan} {waited:?} {batch_size}", planned.ticket.0, planned.destination)
                 }
                 Action::Reject { ticket, reason } => format!("{} {reason:?}", ticket.0),

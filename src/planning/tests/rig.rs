@@ -117,6 +117,7 @@ struct Sent {
     ticket: u64,
     destination: DestinationOrd,
     waited: Seconds,
+    clocks: (Option<Seconds>, Seconds),
     batch_size: usize,
 }
 
@@ -253,10 +254,11 @@ impl Rig {
     fn record(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Send { planned, waited, batch_size, .. } => self.sent.push(Sent {
+                Action::Send { planned, waited, gathered, held, batch_size, .. } => self.sent.push(Sent {
                     ticket: planned.ticket.0,
                     destination: planned.destination,
                     waited,
+                    clocks: (gathered, held),
                     batch_size,
                 }),
                 Action::Reject { ticket, reason } => self.rejected.push((ticket.0, reason)),
@@ -282,6 +284,11 @@ impl Rig {
 
     pub(super) fn waited(&self, ticket: u64) -> Seconds {
         self.first_sent(ticket).waited
+    }
+
+    /// Time gathered (nothing for one that fails over) and time held.
+    pub(super) fn clocks(&self, ticket: u64) -> (Option<Seconds>, Seconds) {
+        self.first_sent(ticket).clocks
     }
 
     pub(super) fn inflight(&mut self, now: f64, d: DestinationOrd) -> u32 {

@@ -54,7 +54,7 @@ impl ApiError {
             param: None,
             code: code.map(str::to_owned),
             retry_after: None,
-            should_retry: None,
+            should_retry: should_retry(status),
             allow: None,
             accept_encoding: None,
         }
@@ -192,7 +192,6 @@ impl ApiError {
     pub fn unavailable(message: impl Into<String>, retry_after: Duration) -> Self {
         Self {
             retry_after: Some(retry_after),
-            should_retry: Some(true),
             ..Self::new(StatusCode::SERVICE_UNAVAILABLE, SERVER_ERROR, Some("service_unavailable"), message)
         }
     }
@@ -270,6 +269,15 @@ impl ApiError {
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(codings));
         }
         response
+    }
+}
+
+/// Whether a retry of a request that was refused so may succeed; `None` leaves it to the client's own rule.
+fn should_retry(status: StatusCode) -> Option<bool> {
+    match status.as_u16() {
+        400 | 401 | 403 | 404 | 405 | 413 | 415 | 422 => Some(false),
+        429 | 503 | 504 => Some(true),
+        _ => None,
     }
 }
 
@@ -367,6 +375,18 @@ mod tests {
         }
         let allowed = headers(ApiError::method_not_allowed("PUT", "/v1/models", "GET, HEAD"));
         assert!(allowed.contains(&pair("allow", "GET, HEAD")));
+        for (error, said) in [
+            (ApiError::bad_request("m", None, None), Some("false")),
+            (ApiError::model_not_found("m"), Some("false")),
+            (ApiError::payload_too_large(10), Some("false")),
+            (ApiError::too_many_requests("m", Duration::from_secs(1)), Some("true")),
+            (ApiError::gateway_timeout("m"), Some("true")),
+            (ApiError::bad_gateway("m"), None),
+            (ApiError::request_timeout(Duration::from_secs(30)), None),
+        ] {
+            let sent = headers(error).into_iter().find(|(name, _)| name == "x-should-retry");
+            assert_eq!(sent.as_ref().map(|(_, value)| value.as_str()), said);
+        }
         let permanent = headers(ApiError::internal("m").with_should_retry(false));
         assert!(permanent.contains(&pair("x-should-retry", "false")));
     }
