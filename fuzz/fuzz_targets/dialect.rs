@@ -36,7 +36,10 @@ fuzz_target!(|data: &[u8]| {
                     request.prompt
                 )
             );
-            assert_eq!(again.max_completion_tokens, request.max_completion_tokens);
+            // Ollama reads `max_tokens` alone, so of duplicates those that are left mean nothing.
+            if kind != EndpointKind::Ollama || names_cap_once(&body) {
+                assert_eq!(again.max_completion_tokens, request.max_completion_tokens);
+            }
             // All members but those that were rewritten have the value they had.
             let Some(Value::Object(mut before)) = document(&body) else { continue };
             let Some(Value::Object(mut after)) = document(&prepared.body) else { panic!("no JSON any more") };
@@ -48,3 +51,9 @@ fuzz_target!(|data: &[u8]| {
         }
     }
 });
+
+/// Whether `max_completion_tokens` can stand in `body` once at most, however it is spelled.
+fn names_cap_once(body: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(body);
+    text.matches("max_completion_tokens").count() <= 1 && !text.contains("\\u")
+}

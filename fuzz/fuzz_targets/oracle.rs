@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// `text` with `model` in place of its first `at_most` top-level `model` values; `None` if it is no JSON object.
 pub fn with_model(text: &str, model: &str, at_most: usize) -> Option<String> {
+    serde_json::from_str::<IgnoredAny>(text).ok()?; // stricter with keys than what follows
     let Members(members) = serde_json::from_str(text).ok()?;
     let quoted = serde_json::to_string(model).unwrap();
     let (mut expected, mut copied) = (String::new(), 0);
