@@ -26,8 +26,6 @@ const X_CEMA_BATCH: HeaderName = HeaderName::from_static("x-cema-batch");
 const X_CEMA_WINDOW_MS: HeaderName = HeaderName::from_static("x-cema-window-ms");
 const X_CEMA_ATTEMPTS: HeaderName = HeaderName::from_static("x-cema-attempts");
 const X_CEMA_POLICY: HeaderName = HeaderName::from_static("x-cema-policy");
-/// Headers of that kind, and the request's id.
-const ROUTING_HEADERS: usize = 7;
 
 /// When a client may try again where nothing better is known.
 const RETRY_SOON: Duration = Duration::from_secs(1);
@@ -109,7 +107,6 @@ fn put(headers: &mut HeaderMap, name: &'static str, value: String) {
 }
 
 fn describe(headers: &mut HeaderMap, routing: &Routing, labels: &RoutingLabels) {
-    headers.reserve(ROUTING_HEADERS);
     let of_destination = labels.destinations.get(routing.ord.idx()).into_iter().flatten();
     for (name, label) in [X_CEMA_DESTINATION, X_CEMA_MODEL].into_iter().zip(of_destination) {
         if let Some(label) = label {

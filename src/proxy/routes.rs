@@ -69,7 +69,7 @@ impl ApiParts {
         let outcome = match (Resource::at(path), request.method()) {
             (None, _) => Err(ApiError::path_not_found(path, hint(path))),
             (Some(Resource::Call(kind)), &Method::POST) => {
-                return super::calls::handle(&self, kind, request).await;
+                return super::calls::handle(self, kind, request).await;
             }
             // Hyper leaves the body of an answer to HEAD out.
             (Some(Resource::Page(page)), &Method::GET | &Method::HEAD) => self.page(page, request.headers()),

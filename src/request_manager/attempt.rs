@@ -295,9 +295,9 @@ impl<'a> Attempt<'a> {
             }
         }
         let body = held.freeze();
-        let inspected = inspect_complete(self.call.kind, &body)
+        let usage = inspect_complete(self.call.kind, &body)
             .map_err(|error| self.line().answered(error, Wishes::default()))?;
-        Ok(Answer::Whole { status, headers, body, usage: inspected.usage })
+        Ok(Answer::Whole { status, headers, body, usage })
     }
 }
 
@@ -388,7 +388,8 @@ fn is_event_stream(response: &Response<PlainBody>) -> bool {
 /// The headers of an endpoint's answer that go to the client: what describes the body, and nothing that
 /// names the endpoint or belongs to one hop.
 fn passed_headers(headers: &HeaderMap) -> HeaderMap {
-    let mut passed = HeaderMap::new();
+    // Room for what the router says itself.
+    let mut passed = HeaderMap::with_capacity(12);
     for name in [header::CONTENT_TYPE, header::CACHE_CONTROL] {
         if let Some(value) = headers.get(&name) {
             passed.insert(name, value.clone());
