@@ -39,7 +39,6 @@ fn meter(chunks: &[&[u8]]) -> impl PartialEq + std::fmt::Debug {
         meter.error().cloned(),
         meter.usage(),
         meter.completion_tokens(),
-        meter.model().map(str::to_owned),
     )
 }
 
