@@ -6,8 +6,10 @@ pub(crate) mod answers;
 pub(crate) mod app;
 pub(crate) mod fake_endpoint;
 pub(crate) mod http1;
+pub(crate) mod llama;
 pub(crate) mod metrics;
 pub(crate) mod raw_client;
+pub(crate) mod scripted;
 
 use std::time::Duration;
 
