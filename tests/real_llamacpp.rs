@@ -12,7 +12,6 @@
 mod support;
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -20,6 +19,7 @@ use async_openai::types::chat::{CreateChatCompletionResponse, CreateChatCompleti
 use support::app::{CHAT, Node, Router, node};
 use support::in_time;
 use support::metrics::Metrics;
+use support::python::python_or_skip;
 use support::raw_client::RawClient;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -27,27 +27,6 @@ use tokio::task::JoinSet;
 
 const MODEL: &str = "{name: smol, upstream: smollm2-135m-instruct, context_tokens: 1024, \
                      throughput: {prefill_tps: 500, decode_tps: 50, batch_speedup: 1.5, max_concurrency: 2}}";
-
-/// The Python that `variable` names. Without it the test cannot run: it says so past the harness and gets
-/// `None`, or fails where `make test` promised to bring it.
-fn python_or_skip(variable: &str) -> Option<OsString> {
-    let named = std::env::var_os(variable);
-    if let Some(python) = &named {
-        assert!(
-            Path::new(python).exists(),
-            "{variable} is {}, which is not there: run `make setup`",
-            python.display()
-        );
-        return named;
-    }
-    let is_required = std::env::var_os("CEMA_REQUIRE_EMBEDDER").is_some_and(|value| value == "1");
-    assert!(!is_required, "{variable} is not set");
-    // Not `eprintln!`: the harness would swallow that in a test that passes.
-    let mut stderr = std::io::stderr();
-    writeln!(stderr, "!! SKIPPED a test against real servers: {variable} is not set (make test sets it)")
-        .unwrap();
-    None
-}
 
 /// A running llama.cpp server with two slots of 1024 tokens.
 struct Llama {

@@ -6,7 +6,9 @@ pub(crate) mod answers;
 pub(crate) mod app;
 pub(crate) mod fake_endpoint;
 pub(crate) mod http1;
+pub(crate) mod kernel;
 pub(crate) mod metrics;
+pub(crate) mod python;
 pub(crate) mod raw_client;
 
 use std::time::Duration;
