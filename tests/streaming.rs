@@ -404,7 +404,7 @@ async fn every_event_names_the_model_asked_for_where_that_is_configured() {
 #[tokio::test]
 async fn a_reader_that_does_not_read_stops_the_endpoint_from_writing() {
     // MAXeaglet/commandcode-proxy#20: 646 MB were held for one slow client.
-    const N_CHUNKS: usize = 128;
+    const N_CHUNKS: usize = 200;
     let written = Arc::new(Semaphore::new(N_CHUNKS));
     let megabyte = chunk(delta_event("m", &"x".repeat(1 << 20)));
     let mut script = vec![stream_head()];
