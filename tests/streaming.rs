@@ -211,6 +211,29 @@ async fn a_finished_stream_without_done_is_whole() {
 }
 
 #[tokio::test]
+async fn what_happens_after_done_is_no_concern_of_clients() {
+    let events = format!("{}{}{DONE_EVENT}", delta_event("m", "a"), finish_event("m"));
+    for (what, tail) in [
+        ("closes", vec![Step::Close]),
+        ("resets", vec![Step::Pause(Duration::from_millis(50)), Step::Reset]),
+        ("closes in a chunk", vec![write("5\r\n: b"), Step::Close]),
+        ("falls silent", vec![Step::WaitClientClose]),
+    ] {
+        let script = [vec![stream_head(), chunk(&events)], tail].concat();
+        let (endpoint, router) = over(script, &format!("{AT_ONCE}timeouts: {{idle_ms: 200}}\n")).await;
+        let answer = router.chat(&ask_stream("m")).await;
+        assert!(answer.is_complete && answer.text().starts_with(&events), "{what}: {}", answer.text());
+        assert!(!answer.text().contains("error"), "{what}: {}", answer.text());
+        if what == "falls silent" {
+            endpoint.answers_cut_reach(1).await;
+        }
+        let metrics = router.idle().await;
+        assert_eq!(metrics.count("cema_requests_total", &[("outcome", "ok")]), 1, "{what}");
+        assert_eq!(metrics.count("cema_requests_total", &[]), 1, "{what}");
+    }
+}
+
+#[tokio::test]
 async fn an_error_event_of_the_endpoint_is_passed_on_and_counts_as_a_failure() {
     let error = "data: {\"error\":{\"message\":\"EngineCore died\",\"code\":500}}\n\n";
     let script =

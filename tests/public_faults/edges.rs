@@ -237,6 +237,18 @@ async fn what_is_not_served_is_told_at_once() {
 }
 
 #[tokio::test]
+async fn http_1_0_gets_no_interim_answer() {
+    let (_endpoint, router) = over(chat("m", "hello"), AT_ONCE).await;
+    let mut client = router.client().await;
+    let body = ask("m");
+    let len = body.len();
+    client
+        .send(format!("POST {CHAT} HTTP/1.0\r\nexpect: 100-continue\r\ncontent-length: {len}\r\n\r\n{body}"))
+        .await;
+    assert_eq!(client.answer().await.head.status(), 200);
+}
+
+#[tokio::test]
 async fn http_1_0_gets_a_stream_to_its_end_or_an_error_event() {
     let whole = chat_stream("m", &["hello"]);
     let cut = vec![

@@ -241,6 +241,27 @@ async fn pings_are_no_events_after_an_id() {
 }
 
 #[tokio::test]
+async fn no_ping_comes_between_cr_and_lf() {
+    let gate = Arc::new(Semaphore::new(0));
+    let events = format!("id: 1\n{}id: 2\n{}", role_event("m"), said("two")).replace('\n', "\r\n");
+    let (before, after) = events.split_at(events.find("\r\n\r\n").unwrap() + 3);
+    let script =
+        vec![stream_head(), chunk(before), Step::Gate(Arc::clone(&gate)), chunk(after), last_chunk()];
+    let (_endpoint, router) = over(script, QUICK_PINGS).await;
+    let mut client = router.client().await;
+    client.post(CHAT, "", &ask_counted()).await;
+    assert_eq!(client.head().await.status(), 200);
+    assert_eq!(client.chunk().await.unwrap().unwrap(), before.as_bytes());
+    assert!(client.stays_silent(Duration::from_millis(300)).await);
+    gate.add_permits(1);
+    let mut text = before.to_owned();
+    while let Some(chunk) = client.chunk().await.unwrap() {
+        text.push_str(&String::from_utf8(chunk).unwrap());
+    }
+    assert_eq!(text, events);
+}
+
+#[tokio::test]
 async fn the_openai_sdk_reads_through_pings() {
     let Some(python) = python_or_skip("CEMA_TEST_SDK") else { return };
     let gate = Arc::new(Semaphore::new(0));
