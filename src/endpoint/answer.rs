@@ -22,9 +22,10 @@ pub struct Usage {
 impl Usage {
     /// Reads a `usage` object; `None` if it counts nothing.
     fn read(raw: &str) -> Option<Self> {
+        const KEYS: [&str; 3] = ["prompt_tokens", "completion_tokens", "prompt_tokens_details"];
         let mut usage = Self::default();
         let mut counted = false;
-        json::members(raw, |key, value| match key {
+        json::members_of(raw, &KEYS, |key, value| match key {
             b"prompt_tokens" | b"completion_tokens" => {
                 if let Some(count) = count(value) {
                     counted = true;
@@ -85,15 +86,12 @@ pub struct EventFacts {
     pub timed: Option<Usage>,
     /// A choice gives its finish reason, in a [`EventKind::Content`] event or a [`EventKind::Finish`] one.
     pub finished: bool,
-    /// The model as the endpoint names it.
-    pub model: Option<String>,
 }
 
 /// Reads the data of one stream event.
 #[must_use]
 pub fn classify_event(data: &[u8]) -> EventFacts {
-    let mut facts =
-        EventFacts { kind: EventKind::Other, usage: None, timed: None, finished: false, model: None };
+    let mut facts = EventFacts { kind: EventKind::Other, usage: None, timed: None, finished: false };
     let Some(answer) = std::str::from_utf8(data).ok().and_then(Answer::read) else { return facts };
     if let Some(error) = answer.error {
         facts.kind = EventKind::Error(error);
@@ -101,7 +99,6 @@ pub fn classify_event(data: &[u8]) -> EventFacts {
     }
     facts.usage = answer.usage;
     facts.timed = answer.timings.and_then(|timings| Usage::from_timings(timings.get()));
-    facts.model = answer.model;
     let choices = answer.choices.map(Choices::read).unwrap_or_default();
     facts.finished = choices.finished;
     facts.kind = match (choices.said, choices.finished, choices.count) {
@@ -114,20 +111,11 @@ pub fn classify_event(data: &[u8]) -> EventFacts {
     facts
 }
 
-/// What a whole answer says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CompleteAnswer {
-    /// Token counts, where the endpoint gave them.
-    pub usage: Option<Usage>,
-    /// The model as the endpoint names it.
-    pub model: Option<String>,
-}
-
-/// Reads the body of a 200 to `call` that is not a stream.
+/// Reads the body of a 200 to `call` that is not a stream: its token counts, where the endpoint gave them.
 ///
 /// # Errors
 /// If it is no answer: an error in a 200, empty, not JSON (an HTML page), or without a choice or embedding.
-pub fn inspect_complete(call: ApiCall, body: &[u8]) -> Result<CompleteAnswer, UpstreamError> {
+pub fn inspect_complete(call: ApiCall, body: &[u8]) -> Result<Option<Usage>, UpstreamError> {
     let text = std::str::from_utf8(body).unwrap_or_default().trim_ascii();
     if body.trim_ascii().is_empty() {
         return Err(UpstreamError::unusable("answered with an empty body"));
@@ -145,7 +133,7 @@ pub fn inspect_complete(call: ApiCall, body: &[u8]) -> Result<CompleteAnswer, Up
     if parts.is_none_or(|parts| !is_filled_array(parts)) {
         return Err(UpstreamError::unusable(lacking));
     }
-    Ok(CompleteAnswer { usage: answer.usage, model: answer.model })
+    Ok(answer.usage)
 }
 
 /// The members of an answer or stream event that matter here.
@@ -155,21 +143,19 @@ struct Answer<'a> {
     usage: Option<Usage>,
     timings: Option<&'a RawValue>,
     error: Option<UpstreamError>,
-    model: Option<String>,
 }
 
 impl<'a> Answer<'a> {
     /// `None` if `text` is not a JSON object.
     fn read(text: &'a str) -> Option<Self> {
-        let mut answer =
-            Self { choices: None, data: None, usage: None, timings: None, error: None, model: None };
+        const KEYS: [&str; 6] = ["choices", "data", "usage", "timings", "error", "object"];
+        let mut answer = Self { choices: None, data: None, usage: None, timings: None, error: None };
         let mut may_be_error = false;
-        json::members(text, |key, value| match key {
+        json::members_of(text, &KEYS, |key, value| match key {
             b"choices" => answer.choices = Some(value),
             b"data" => answer.data = Some(value),
             b"usage" => answer.usage = Usage::read(value.get()),
             b"timings" => answer.timings = Some(value),
-            b"model" => answer.model = json::string(value.get()).map(Into::into),
             b"error" | b"object" => {
                 may_be_error |= key == b"error" || json::string_is(value.get(), "error");
             }
@@ -196,12 +182,13 @@ struct Choices {
 
 impl Choices {
     fn read(raw: &RawValue) -> Self {
+        const KEYS: [&str; 4] = ["delta", "message", "text", "finish_reason"];
         let mut choices = Self::default();
         // `choices` of another type has none.
         _ = json::elements(raw.get(), |choice| {
             choices.count += 1;
             // Neither has a choice that is no object anything to say.
-            _ = json::members(choice.get(), |key, value| match key {
+            _ = json::members_of(choice.get(), &KEYS, |key, value| match key {
                 b"delta" | b"message" => choices.said |= says_something(value),
                 b"text" => choices.said |= json::is_truthy(value.get()),
                 b"finish_reason" => choices.finished |= json::is_truthy(value.get()),
@@ -278,7 +265,6 @@ mod tests {
         );
         let expected = Usage { prompt_tokens: 33, completion_tokens: 5, cached_tokens: 32 };
         assert_eq!((usage.kind, usage.usage), (EventKind::Usage, Some(expected)));
-        assert_eq!(usage.model.as_deref(), Some("m"));
 
         let running = classify_event(
             br#"{"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":3.0,"completion_tokens":1,"prompt_tokens_details":null}}"#,
@@ -310,9 +296,7 @@ mod tests {
         ] {
             let (_, body) = capture.split_once("\n\n").unwrap();
             let usage = Usage { prompt_tokens: 33, completion_tokens: 8, cached_tokens: 0 };
-            let expected =
-                CompleteAnswer { usage: Some(usage), model: Some("smollm2-135m-instruct".to_owned()) };
-            assert_eq!(inspect_complete(ApiCall::Chat, body.as_bytes()), Ok(expected));
+            assert_eq!(inspect_complete(ApiCall::Chat, body.as_bytes()), Ok(Some(usage)));
         }
     }
 
@@ -346,8 +330,7 @@ mod tests {
     fn each_call_has_its_own_parts() {
         let embeddings = br#"{"object":"list","data":[{"object":"embedding","index":0,"embedding":"AAA="}],"model":"e","usage":{"prompt_tokens":8,"total_tokens":8}}"#;
         let usage = Usage { prompt_tokens: 8, completion_tokens: 0, cached_tokens: 0 };
-        let expected = CompleteAnswer { usage: Some(usage), model: Some("e".to_owned()) };
-        assert_eq!(inspect_complete(ApiCall::Embeddings, embeddings), Ok(expected));
+        assert_eq!(inspect_complete(ApiCall::Embeddings, embeddings), Ok(Some(usage)));
         for call in [ApiCall::Chat, ApiCall::Completions] {
             let error = inspect_complete(call, embeddings).unwrap_err();
             assert_eq!(error.message, "the endpoint answered without a choice");

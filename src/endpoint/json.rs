@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// Calls `on` with every member of the object `text`, duplicates included, in order.
@@ -21,7 +21,20 @@ where
     F: FnMut(&[u8], &'a RawValue),
 {
     let mut reader = serde_json::Deserializer::from_str(text);
-    reader.deserialize_map(Members { on, text: PhantomData })?;
+    reader.deserialize_map(Members { on, keys: None, text: PhantomData })?;
+    reader.end()
+}
+
+/// Calls `on` with the members of the object `text` that have one of the `keys`, duplicates included, in order.
+///
+/// # Errors
+/// If `text` is not exactly one JSON object.
+pub(crate) fn members_of<'a, F>(text: &'a str, keys: &[&str], on: F) -> serde_json::Result<()>
+where
+    F: FnMut(&[u8], &'a RawValue),
+{
+    let mut reader = serde_json::Deserializer::from_str(text);
+    reader.deserialize_map(Members { on, keys: Some(keys), text: PhantomData })?;
     reader.end()
 }
 
@@ -41,12 +54,7 @@ where
 /// The last member called `key` of the object `text`: of duplicates the last wins, as it does in servers.
 pub(crate) fn member<'a>(text: &'a str, key: &str) -> Option<&'a RawValue> {
     let mut found = None;
-    members(text, |name, value| {
-        if name == key.as_bytes() {
-            found = Some(value);
-        }
-    })
-    .ok()?;
+    members_of(text, &[key], |_, value| found = Some(value)).ok()?;
     found
 }
 
@@ -62,8 +70,8 @@ pub(crate) fn span(whole: &str, value: &RawValue) -> Range<usize> {
 /// If `text` is not exactly one JSON object.
 pub(crate) fn model_spans(text: &str, at_most: usize) -> serde_json::Result<Vec<Range<usize>>> {
     let mut spans = Vec::with_capacity(1);
-    members(text, |name, value| {
-        if name == b"model" && spans.len() < at_most {
+    members_of(text, &["model"], |_, value| {
+        if spans.len() < at_most {
             spans.push(span(text, value));
         }
     })?;
@@ -170,12 +178,14 @@ fn unescape_one(text: &str) -> (char, usize) {
     (decoded, 1 + escaped.len_utf8())
 }
 
-struct Members<'a, F> {
+struct Members<'a, 'k, F> {
     on: F,
+    /// Those that are asked for; `None` = all.
+    keys: Option<&'k [&'k str]>,
     text: PhantomData<&'a ()>,
 }
 
-impl<'de, F> Visitor<'de> for Members<'de, F>
+impl<'de, F> Visitor<'de> for Members<'de, '_, F>
 where
     F: FnMut(&[u8], &'de RawValue),
 {
@@ -187,7 +197,11 @@ where
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key_seed(Key)? {
-            (self.on)(&key, map.next_value()?);
+            if self.keys.is_none_or(|keys| keys.iter().any(|wanted| wanted.as_bytes() == &*key)) {
+                (self.on)(&key, map.next_value()?);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
         }
         Ok(())
     }

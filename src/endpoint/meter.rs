@@ -32,7 +32,6 @@ struct Tally {
     /// Where there is no usage: the prompt, and the completions of all choices that have ended.
     timed: Option<Usage>,
     error: Option<UpstreamError>,
-    model: Option<String>,
 }
 
 impl StreamMeter {
@@ -89,12 +88,6 @@ impl StreamMeter {
         self.tally.usage().map_or(self.tally.content_events, |usage| usage.completion_tokens)
     }
 
-    /// The model as the endpoint names it.
-    #[must_use]
-    pub fn model(&self) -> Option<&str> {
-        self.tally.model.as_deref()
-    }
-
     /// Whether the stream so far ends with a complete event, so that one of ours may follow.
     #[must_use]
     pub fn is_between_events(&self) -> bool {
@@ -133,9 +126,6 @@ impl Tally {
             let earlier = self.timed.map_or(0, |earlier| earlier.completion_tokens);
             let completion_tokens = earlier + choice.completion_tokens;
             self.timed = Some(Usage { completion_tokens, ..choice });
-        }
-        if self.model.is_none() {
-            self.model = facts.model;
         }
     }
 
@@ -221,7 +211,6 @@ mod tests {
             for size in [1, 7, 100, stream.len()] {
                 let meter = meter(stream.chunks(size));
                 assert_eq!(readings(&meter), expected, "chunks of {size}");
-                assert_eq!(meter.model(), Some("smollm2-135m-instruct"));
             }
         }
         assert_eq!(meter([stream_of(VLLM)]).completion_tokens(), 5);

@@ -20,7 +20,7 @@ use super::EndpointKind;
 use super::body::AnswerBody;
 use super::connection::{EndpointConnection, WatchedStream};
 use super::idle::IdleConnections;
-use crate::domain::EndpointOrd;
+use crate::domain::{ApiCall, EndpointOrd};
 
 /// Most that is read of a health page.
 const STATUS_BODY_MAX: usize = 64 << 10;
@@ -91,6 +91,8 @@ pub struct EndpointPool {
 struct Endpoint {
     spec: EndpointSpec,
     host: HeaderValue,
+    /// Where it takes calls, by kind.
+    paths: Vec<Uri>,
     idle: Arc<IdleConnections>,
     /// Probes have connections of their own, so that they never take one from a request.
     idle_for_probes: Arc<IdleConnections>,
@@ -147,23 +149,19 @@ impl EndpointPool {
         key.into_iter().chain([spec.authority.as_str()]).chain(host)
     }
 
-    /// Posts a JSON body to `suffix` (for example `/chat/completions`) below the endpoint's base path.
+    /// Posts a JSON body to where the endpoint takes calls of this kind.
     ///
     /// # Errors
     /// No response head within the limits; nothing of an answer has been seen then.
     pub async fn post(
         &self,
         endpoint: EndpointOrd,
-        suffix: &str,
-        headers: HeaderMap,
+        call: ApiCall,
+        headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Response<AnswerBody>, SendError> {
         let endpoint = &self.endpoints[endpoint.idx()];
-        let path = endpoint.spec.path(&endpoint.spec.base_path, suffix)?;
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = path;
-        *request.headers_mut() = headers;
+        let request = || endpoint.request(Method::POST, endpoint.path_of(call), headers, &body);
         self.send((endpoint, &endpoint.idle), request, self.timeouts.first_byte).await
     }
 
@@ -187,9 +185,9 @@ impl EndpointPool {
         let endpoint = &self.endpoints[endpoint.idx()];
         endpoint.idle.sweep();
         endpoint.idle_for_probes.sweep();
-        let mut request = Request::new(Full::default());
-        *request.uri_mut() = endpoint.spec.path("", path)?;
-        request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("*/*"));
+        let path = endpoint.spec.path("", path)?;
+        let headers = HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static("*/*"))]);
+        let request = || endpoint.request(Method::GET, path.clone(), &headers, &Bytes::new());
         let response = self.send((endpoint, &endpoint.idle_for_probes), request, limit).await?;
         let status = response.status();
         let drained = Limited::new(response.into_body(), STATUS_BODY_MAX).collect();
@@ -205,28 +203,29 @@ impl EndpointPool {
     async fn send(
         &self,
         (endpoint, idle): (&Endpoint, &Arc<IdleConnections>),
-        mut request: Request<Full<Bytes>>,
+        request: impl Fn() -> Request<Full<Bytes>>,
         limit: Duration,
     ) -> Result<Response<AnswerBody>, SendError> {
-        endpoint.address(request.headers_mut());
-        timeout(limit, self.exchange(endpoint, idle, request))
-            .await
-            .unwrap_or(Err(SendError::FirstByteTimeout(limit)))
+        let sending = async {
+            if let Some(mut kept) = idle.take() {
+                match kept.exchange(request()).await {
+                    Ok(response) => return Ok(answered(response, kept, idle)),
+                    Err(broken) if broken.was_silent => {}
+                    Err(broken) => return Err(SendError::Broken(broken.source)),
+                }
+            }
+            // Boxed: large, and most requests find a connection kept.
+            Box::pin(self.send_anew(endpoint, idle, request())).await
+        };
+        timeout(limit, sending).await.unwrap_or(Err(SendError::FirstByteTimeout(limit)))
     }
 
-    async fn exchange(
+    async fn send_anew(
         &self,
         endpoint: &Endpoint,
         idle: &Arc<IdleConnections>,
         request: Request<Full<Bytes>>,
     ) -> Result<Response<AnswerBody>, SendError> {
-        if let Some(mut kept) = idle.take() {
-            match kept.exchange(request.clone()).await {
-                Ok(response) => return Ok(answered(response, kept, idle)),
-                Err(broken) if broken.was_silent => {}
-                Err(broken) => return Err(SendError::Broken(broken.source)),
-            }
-        }
         let mut fresh = self.connect(endpoint).await?;
         match fresh.exchange(request).await {
             Ok(response) => Ok(answered(response, fresh, idle)),
@@ -248,15 +247,28 @@ impl EndpointPool {
 impl Endpoint {
     fn new(spec: EndpointSpec) -> std::io::Result<Self> {
         let host = HeaderValue::from_str(spec.authority.as_str()).map_err(std::io::Error::other)?;
-        Ok(Self { spec, host, idle: Arc::default(), idle_for_probes: Arc::default() })
+        let path_of = |call: &ApiCall| spec.path(&spec.base_path, call.path());
+        let paths = ApiCall::ALL.iter().map(path_of).collect::<Result<_, _>>();
+        let paths = paths.map_err(std::io::Error::other)?;
+        Ok(Self { spec, host, paths, idle: Arc::default(), idle_for_probes: Arc::default() })
     }
 
-    /// Names the endpoint in a request to it, and shows it its own key.
-    fn address(&self, headers: &mut HeaderMap) {
-        headers.insert(header::HOST, self.host.clone());
+    /// A request that names the endpoint and shows it its own key.
+    fn request(&self, method: Method, path: Uri, headers: &HeaderMap, body: &Bytes) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(body.clone()));
+        *request.method_mut() = method;
+        *request.uri_mut() = path;
+        let all = request.headers_mut();
+        all.clone_from(headers);
+        all.insert(header::HOST, self.host.clone());
         if let Some(key) = &self.spec.api_key {
-            headers.insert(header::AUTHORIZATION, key.clone());
+            all.insert(header::AUTHORIZATION, key.clone());
         }
+        request
+    }
+
+    fn path_of(&self, call: ApiCall) -> Uri {
+        self.paths[call as usize].clone()
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::Body;
 use http_body_util::BodyExt;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::openai::ApiError;
 
@@ -27,27 +27,39 @@ pub(super) struct BodyRules {
     pub(super) awaits_continue: bool,
 }
 
-/// Reads a body whole.
-pub(super) async fn read<B>(body: B, rules: BodyRules) -> Result<Bytes, ApiError>
-where
-    B: Body<Data = Bytes> + Unpin,
-{
-    let total = rules.total;
-    timeout(total, read_parts(body, rules)).await.map_err(|_| ApiError::request_timeout(total))?
+/// Until when a body must be there.
+#[derive(Debug, Clone, Copy)]
+struct Deadline {
+    at: Instant,
+    total: Duration,
 }
 
-async fn read_parts<B>(mut body: B, rules: BodyRules) -> Result<Bytes, ApiError>
+impl Deadline {
+    fn after(total: Duration) -> Self {
+        Self { at: Instant::now() + total, total }
+    }
+
+    /// When the next part must be there, and the limit that says so.
+    fn of_next_part(self) -> (Instant, Duration) {
+        let pause_ends = Instant::now() + PAUSE_MAX;
+        if pause_ends < self.at { (pause_ends, PAUSE_MAX) } else { (self.at, self.total) }
+    }
+}
+
+/// Reads a body whole.
+pub(super) async fn read<B>(mut body: B, rules: BodyRules) -> Result<Bytes, ApiError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let BodyRules { bytes_max, awaits_continue, .. } = rules;
+    let BodyRules { bytes_max, awaits_continue, total } = rules;
     let is_declared_too_large = body.size_hint().lower() > bytes_max as u64;
     if is_declared_too_large && awaits_continue {
         return Err(ApiError::payload_too_large(bytes_max));
     }
+    let deadline = Deadline::after(total);
     let mut parts = Vec::new();
     let mut n_bytes = 0;
-    while let Some(part) = next_part(&mut body).await? {
+    while let Some(part) = next_part(&mut body, deadline).await? {
         n_bytes += part.len();
         if n_bytes > bytes_max || is_declared_too_large {
             drop(parts);
@@ -60,13 +72,13 @@ where
     Ok(if parts.len() == 1 { parts.swap_remove(0) } else { parts.concat().into() })
 }
 
-async fn next_part<B>(body: &mut B) -> Result<Option<Bytes>, ApiError>
+async fn next_part<B>(body: &mut B, deadline: Deadline) -> Result<Option<Bytes>, ApiError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    loop {
-        let frame =
-            timeout(PAUSE_MAX, body.frame()).await.map_err(|_| ApiError::request_timeout(PAUSE_MAX))?;
+    while !body.is_end_stream() {
+        let (at, limit) = deadline.of_next_part();
+        let frame = timeout_at(at, body.frame()).await.map_err(|_| ApiError::request_timeout(limit))?;
         match frame {
             None => return Ok(None),
             Some(Err(_)) => {
@@ -81,6 +93,7 @@ where
             }
         }
     }
+    Ok(None)
 }
 
 /// Reads on within bounds and keeps nothing, so that the client comes to read why it was refused.
@@ -88,30 +101,26 @@ pub(super) async fn discard<B>(mut body: B)
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let reading = async {
-        let mut n_bytes = 0;
-        while n_bytes < DISCARDED_BYTES_MAX
-            && let Ok(Some(part)) = next_part(&mut body).await
-        {
-            n_bytes += part.len();
-        }
-    };
+    let deadline = Deadline::after(DISCARDED_FOR_MAX);
+    let mut n_bytes = 0;
     // Who takes longer sees a closed connection.
-    let _ = timeout(DISCARDED_FOR_MAX, reading).await;
+    while n_bytes < DISCARDED_BYTES_MAX
+        && let Ok(Some(part)) = next_part(&mut body, deadline).await
+    {
+        n_bytes += part.len();
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
 
+    use super::*;
     use futures_util::StreamExt as _;
     use futures_util::stream::{self, Stream};
     use http::StatusCode;
     use http_body::Frame;
     use http_body_util::{Full, StreamBody};
-    use tokio::time::Instant;
-
-    use super::*;
 
     const RULES: BodyRules =
         BodyRules { bytes_max: 10, total: Duration::from_secs(600), awaits_continue: false };

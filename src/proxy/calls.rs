@@ -13,7 +13,7 @@ use super::body::{self, BodyRules};
 use super::headers::{self, RoutingHeaders};
 use super::openai::{ApiError, ApiRequest, parse_request};
 use super::respond::{ResponseBody, answer, describe_decision, error_response, not_served};
-use super::routes::Api;
+use super::routes::ApiParts;
 use super::stack::RequestId;
 use crate::domain::ApiCall;
 use crate::endpoint::coding::{ContentCoding, DecodeError, gunzip};
@@ -24,7 +24,11 @@ use crate::scheduler::{NoDestination, PlaceError};
 use crate::units::{Bytes as Size, Tokens};
 
 /// Serves one request for `kind`.
-pub(super) async fn handle(api: &Api, kind: ApiCall, request: Request<Incoming>) -> Response<ResponseBody> {
+pub(super) async fn handle(
+    api: &ApiParts,
+    kind: ApiCall,
+    request: Request<Incoming>,
+) -> Response<ResponseBody> {
     let Admitted { call, model, debug } = match admit(api, kind, request).await {
         Ok(admitted) => admitted,
         Err(error) => {
@@ -36,7 +40,7 @@ pub(super) async fn handle(api: &Api, kind: ApiCall, request: Request<Incoming>)
     match api.params.manager.serve(call).await {
         Ok(served) => {
             let routing = debug.then(|| served.routing.clone());
-            let mut response = answer(served, api.params.policy);
+            let mut response = answer(served, &api.labels);
             if let Some(routing) = routing {
                 let runner_up = api.params.manager.runner_up(&id);
                 describe_decision(response.headers_mut(), &routing, runner_up);
@@ -50,7 +54,7 @@ pub(super) async fn handle(api: &Api, kind: ApiCall, request: Request<Incoming>)
                     error: PlaceError::Impossible(NoDestination::MissingCapability { missing }),
                     ..
                 } => error_response(ApiError::unsupported_capability(&model, missing)),
-                error => not_served(error, api.params.policy),
+                error => not_served(error, &api.labels),
             }
         }
     }
@@ -66,7 +70,7 @@ struct Admitted {
 }
 
 /// Reads, checks and admits a request.
-async fn admit(api: &Api, kind: ApiCall, request: Request<Incoming>) -> Result<Admitted, ApiError> {
+async fn admit(api: &ApiParts, kind: ApiCall, request: Request<Incoming>) -> Result<Admitted, ApiError> {
     let (head, body) = request.into_parts();
     let awaits_continue = head.headers.contains_key(header::EXPECT);
     let checked = match check_head(api, &head.headers) {
@@ -102,7 +106,7 @@ struct Checked<'a> {
 }
 
 /// Checks the head of a request, before its body is read.
-fn check_head<'a>(api: &'a Api, head: &HeaderMap) -> Result<Checked<'a>, ApiError> {
+fn check_head<'a>(api: &'a ApiParts, head: &HeaderMap) -> Result<Checked<'a>, ApiError> {
     let grant = api.params.auth.check(head)?;
     let asked = headers::read(head, grant)?;
     headers::check_content_type(head)?;
@@ -129,10 +133,10 @@ async fn decoded(body: Bytes, bytes_max: usize) -> Result<Bytes, ApiError> {
 
 /// Admits `request`, whose body is `body`.
 fn call(
-    api: &Api,
+    api: &ApiParts,
     head: &Parts,
     checked: Checked<'_>,
-    (request, body): (ApiRequest, Bytes),
+    (mut request, body): (ApiRequest, Bytes),
 ) -> Result<Call, ApiError> {
     let id = head.extensions.get::<RequestId>().map_or_else(|| Arc::from("unknown"), |id| Arc::clone(&id.0));
     let ask = Ask {
@@ -154,10 +158,10 @@ fn call(
     })?;
     Ok(Call {
         request: Arc::new(admitted),
-        text: request.text.clone(),
+        text: std::mem::take(&mut request.text),
         kind: request.call,
         stream: request.stream,
-        headers: headers::for_endpoint(&head.headers, &id),
+        headers: Arc::new(headers::for_endpoint(&head.headers, &id)),
         echo_model: api.params.echo_model.then(|| Arc::from(request.model.as_str())),
         client: checked.client,
         body_for: body_for(request, body),

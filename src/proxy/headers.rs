@@ -13,6 +13,11 @@ const MIN_QUALITY: &str = "x-cema-min-quality";
 const DEADLINE_MS: &str = "x-cema-deadline-ms";
 const WEIGHTS: &str = "x-cema-weights";
 const DEBUG: &str = "x-cema-debug";
+/// How the router's own headers begin.
+const PREFIX: &str = "x-cema-";
+
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 const KNOWN: [&str; 5] = [PLACEMENT, MIN_QUALITY, DEADLINE_MS, WEIGHTS, DEBUG];
 
@@ -20,7 +25,7 @@ const KNOWN: [&str; 5] = [PLACEMENT, MIN_QUALITY, DEADLINE_MS, WEIGHTS, DEBUG];
 const DEADLINE_MS_MAX: f64 = 86_400_000.0;
 
 /// What the headers of a request ask of its routing.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct RoutingHeaders {
     pub(super) constraints: Constraints,
     pub(super) weights: Option<Weights>,
@@ -29,8 +34,11 @@ pub(super) struct RoutingHeaders {
 
 /// Reads them. A misspelt one is refused: a constraint must not be lost.
 pub(super) fn read(headers: &HeaderMap, grant: Grant<'_>) -> Result<RoutingHeaders, ApiError> {
+    if !headers.keys().any(|name| name.as_str().starts_with(PREFIX)) {
+        return Ok(RoutingHeaders::default());
+    }
     let is_unknown =
-        |name: &&HeaderName| name.as_str().starts_with("x-cema-") && !KNOWN.contains(&name.as_str());
+        |name: &&HeaderName| name.as_str().starts_with(PREFIX) && !KNOWN.contains(&name.as_str());
     if let Some(name) = headers.keys().find(is_unknown) {
         let message = format!("header `{name}` is not known here; there are {}", KNOWN.join(", "));
         return Err(ApiError::bad_request(message, Some(name.as_str()), Some("invalid_header")));
@@ -106,6 +114,9 @@ fn parse_weights(text: &str) -> Option<Weights> {
 /// 415.
 pub(super) fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     for value in headers.get_all(header::CONTENT_TYPE) {
+        if value == "application/json" {
+            continue;
+        }
         let text = String::from_utf8_lossy(value.as_bytes());
         let media_type = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         let is_json = matches!(media_type.as_str(), "" | "application/json" | "text/json")
@@ -120,10 +131,9 @@ pub(super) fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
 /// The headers an endpoint gets: what describes the body and the trace, never a credential, and nothing that
 /// the client's `connection` header says is for this hop alone.
 pub(super) fn for_endpoint(headers: &HeaderMap, request_id: &str) -> HeaderMap {
-    let mut passed = HeaderMap::new();
-    for name in
-        [header::ACCEPT, HeaderName::from_static("traceparent"), HeaderName::from_static("tracestate")]
-    {
+    // Room for what is set here and in `EndpointPool::post`.
+    let mut passed = HeaderMap::with_capacity(10);
+    for name in [header::ACCEPT, TRACEPARENT, TRACESTATE] {
         if !is_for_this_hop(headers, &name) {
             for value in headers.get_all(&name) {
                 passed.append(&name, value.clone());

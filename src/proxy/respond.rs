@@ -14,9 +14,18 @@ use crate::request_manager::{
     ComeBack, FailureKind, Routing, ServeError, Served, ServedBody, names_event_stream,
 };
 use crate::scheduler::{NoDestination, PlaceError};
+use crate::units::Seconds;
 
 /// The body of every answer.
 pub type ResponseBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+const X_CEMA_DESTINATION: HeaderName = HeaderName::from_static("x-cema-destination");
+const X_CEMA_MODEL: HeaderName = HeaderName::from_static("x-cema-model");
+const X_CEMA_BATCH: HeaderName = HeaderName::from_static("x-cema-batch");
+const X_CEMA_WINDOW_MS: HeaderName = HeaderName::from_static("x-cema-window-ms");
+const X_CEMA_ATTEMPTS: HeaderName = HeaderName::from_static("x-cema-attempts");
+const X_CEMA_POLICY: HeaderName = HeaderName::from_static("x-cema-policy");
 
 /// When a client may try again where nothing better is known.
 const RETRY_SOON: Duration = Duration::from_secs(1);
@@ -54,7 +63,7 @@ pub(super) fn error_response(error: ApiError) -> Response<ResponseBody> {
 }
 
 /// The answer of an endpoint, with what clients are told of its routing.
-pub(super) fn answer(served: Served, policy: &'static str) -> Response<ResponseBody> {
+pub(super) fn answer(served: Served, labels: &RoutingLabels) -> Response<ResponseBody> {
     let body = match served.body {
         ServedBody::Whole(body) => body.map_err(|never| match never {}).boxed_unsync(),
         ServedBody::Relayed(body) => body.map_err(Into::into).boxed_unsync(),
@@ -65,10 +74,29 @@ pub(super) fn answer(served: Served, policy: &'static str) -> Response<ResponseB
     *headers = served.headers;
     if headers.get(header::CONTENT_TYPE).is_some_and(names_event_stream) {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+        headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
     }
-    describe(headers, &served.routing, policy);
+    describe(headers, &served.routing, labels);
     response
+}
+
+/// What answers say of their routing, as far as it is known beforehand.
+#[derive(Debug)]
+pub(super) struct RoutingLabels {
+    policy: HeaderValue,
+    /// Id and model of every destination; `None` = what a header cannot hold.
+    destinations: Vec<[Option<HeaderValue>; 2]>,
+}
+
+impl RoutingLabels {
+    pub(super) fn new(policy: &'static str, destinations: &[Destination]) -> Self {
+        let label = |text: &str| HeaderValue::from_str(text).ok();
+        let labels = |d: &Destination| [label(d.id.as_str()), label(&d.model)];
+        Self {
+            policy: HeaderValue::from_static(policy),
+            destinations: destinations.iter().map(labels).collect(),
+        }
+    }
 }
 
 /// Puts a header whose value comes from a configuration; one that a header cannot hold is left out.
@@ -78,13 +106,25 @@ fn put(headers: &mut HeaderMap, name: &'static str, value: String) {
     }
 }
 
-fn describe(headers: &mut HeaderMap, routing: &Routing, policy: &'static str) {
-    put(headers, "x-cema-destination", routing.destination().id.to_string());
-    put(headers, "x-cema-model", routing.destination().model.to_string());
-    put(headers, "x-cema-batch", routing.plan.to_string());
-    put(headers, "x-cema-window-ms", format!("{:.1}", routing.waited.0 * 1e3));
-    put(headers, "x-cema-attempts", routing.attempts.to_string());
-    put(headers, "x-cema-policy", policy.to_owned());
+fn describe(headers: &mut HeaderMap, routing: &Routing, labels: &RoutingLabels) {
+    let of_destination = labels.destinations.get(routing.ord.idx()).into_iter().flatten();
+    for (name, label) in [X_CEMA_DESTINATION, X_CEMA_MODEL].into_iter().zip(of_destination) {
+        if let Some(label) = label {
+            headers.insert(name, label.clone());
+        }
+    }
+    headers.insert(X_CEMA_BATCH, routing.plan.into());
+    headers.insert(X_CEMA_WINDOW_MS, in_ms(routing.waited));
+    headers.insert(X_CEMA_ATTEMPTS, routing.attempts.into());
+    headers.insert(X_CEMA_POLICY, labels.policy.clone());
+}
+
+/// Milliseconds with one decimal.
+fn in_ms(span: Seconds) -> HeaderValue {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+    let tenths = (span.0 * 1e4).round() as u64;
+    HeaderValue::try_from(format!("{}.{}", tenths / 10, tenths % 10))
+        .unwrap_or_else(|_| HeaderValue::from_static("0.0"))
 }
 
 /// Adds what a client that asked for it is told of the decision.
@@ -102,12 +142,12 @@ pub(super) fn describe_decision(headers: &mut HeaderMap, routing: &Routing, runn
 }
 
 /// The answer to a client that no endpoint answered, with what it is told of the routing if it was routed.
-pub(super) fn not_served(error: &ServeError, policy: &'static str) -> Response<ResponseBody> {
+pub(super) fn not_served(error: &ServeError, labels: &RoutingLabels) -> Response<ResponseBody> {
     match error {
         ServeError::Unplaced { error, come_back } => error_response(place_error(error, *come_back)),
         ServeError::Failed { kind, routing } => {
             let mut response = error_response(failure(kind, &error.to_string()));
-            describe(response.headers_mut(), routing, policy);
+            describe(response.headers_mut(), routing, labels);
             response
         }
     }

@@ -13,7 +13,7 @@ use super::body;
 use super::openai::models::Model;
 use super::openai::{ApiError, ModelList};
 use super::readiness::Readiness;
-use super::respond::{ResponseBody, error_response, json, text};
+use super::respond::{ResponseBody, RoutingLabels, error_response, json, text};
 use super::unknown_path::hint;
 use crate::domain::ApiCall;
 use crate::request_manager::RequestManager;
@@ -41,9 +41,13 @@ pub struct ApiParams {
 
 /// The OpenAI-compatible API as a service; clones share it.
 #[derive(Clone)]
-pub struct Api {
-    pub(super) params: Arc<ApiParams>,
-    models: Arc<ModelList>,
+pub struct Api(Arc<ApiParts>);
+
+/// What the clones of an [`Api`] share.
+pub(super) struct ApiParts {
+    pub(super) params: ApiParams,
+    pub(super) labels: RoutingLabels,
+    models: ModelList,
 }
 
 impl Api {
@@ -52,17 +56,20 @@ impl Api {
     pub fn new(params: ApiParams) -> Self {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let list = params.directory.names().map(|name| Model::new(name, created)).collect();
-        Self { params: Arc::new(params), models: Arc::new(ModelList::new(list)) }
+        let labels = RoutingLabels::new(params.policy, params.manager.destinations());
+        Self(Arc::new(ApiParts { params, labels, models: ModelList::new(list) }))
     }
+}
 
-    async fn answer(self, request: Request<Incoming>) -> Response<ResponseBody> {
+impl ApiParts {
+    async fn answer(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         // The query is of no use to an endpoint either: it is never forwarded.
         let path = request.uri().path();
         let path = if path.len() > 1 { path.trim_end_matches('/') } else { path };
         let outcome = match (Resource::at(path), request.method()) {
             (None, _) => Err(ApiError::path_not_found(path, hint(path))),
             (Some(Resource::Call(kind)), &Method::POST) => {
-                return super::calls::handle(&self, kind, request).await;
+                return super::calls::handle(self, kind, request).await;
             }
             // Hyper leaves the body of an answer to HEAD out.
             (Some(Resource::Page(page)), &Method::GET | &Method::HEAD) => self.page(page, request.headers()),
@@ -183,8 +190,8 @@ impl Service<Request<Incoming>> for Api {
     }
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let api = self.clone();
-        Box::pin(async move { Ok(api.answer(request).await) })
+        let parts = Arc::clone(&self.0);
+        Box::pin(async move { Ok(parts.answer(request).await) })
     }
 }
 

@@ -19,6 +19,7 @@ use super::respond::{ResponseBody, error_response};
 
 /// The header that names a request everywhere: towards clients, endpoints, logs.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 /// Longest id taken over from a client.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
@@ -110,6 +111,10 @@ fn is_usable(id: &HeaderValue) -> bool {
 }
 
 fn new_id() -> HeaderValue {
-    let id = format!("req_{:032x}", rand::random::<u128>());
-    HeaderValue::try_from(id).unwrap_or_else(|_| HeaderValue::from_static("req_unknown"))
+    let mut id = *b"req_00000000000000000000000000000000";
+    for (digits, byte) in id[4..].chunks_exact_mut(2).zip(rand::random::<[u8; 16]>()) {
+        digits[0] = HEX_DIGITS[usize::from(byte >> 4)];
+        digits[1] = HEX_DIGITS[usize::from(byte & 0xf)];
+    }
+    HeaderValue::from_bytes(&id).unwrap_or_else(|_| HeaderValue::from_static("req_unknown"))
 }

@@ -18,7 +18,7 @@ use tracing::warn;
 
 use super::Call;
 use super::failure::{Failure, should_retry};
-use crate::domain::{Destination, EndpointOrd};
+use crate::domain::{ApiCall, Destination, EndpointOrd};
 use crate::endpoint::answer::{Usage, inspect_complete};
 use crate::endpoint::coding::{ContentCoding, DecodedBody};
 use crate::endpoint::event_filter::EventFilter;
@@ -85,8 +85,8 @@ struct Line {
 /// What is sent to an endpoint.
 #[derive(Debug)]
 struct Outgoing {
-    path: &'static str,
-    headers: HeaderMap,
+    kind: ApiCall,
+    headers: Arc<HeaderMap>,
     body: Bytes,
     /// The body without what the router added, should the endpoint refuse just that.
     unasked: Option<Bytes>,
@@ -153,11 +153,12 @@ impl<'a> Attempt<'a> {
         let call = self.call;
         let outgoing = self.outgoing();
         self.asks_for_usage = outgoing.unasked.is_some();
-        let opened = self.line().open(outgoing);
+        // Boxed: large, and moved by every future around it otherwise.
+        let mut opened = Box::pin(self.line().open(outgoing));
         if !call.stream {
-            return self.read_whole(opened.await?).await;
+            let response = opened.await?;
+            return self.read_whole(response).await;
         }
-        let mut opened = Box::pin(opened);
         match timeout_at(self.quiet_until(), &mut opened).await {
             Ok(response) => {
                 let response = response?;
@@ -179,7 +180,7 @@ impl<'a> Attempt<'a> {
         let body = (call.body_for)(&self.destination.upstream_model);
         let asked = kind.prepare(body.clone(), call.stream && self.usage.is_on(endpoint));
         let unasked = asked.asks_for_usage.then(|| kind.prepare(body, false).body);
-        Outgoing { path: call.kind.path(), headers: call.headers.clone(), body: asked.body, unasked }
+        Outgoing { kind: call.kind, headers: Arc::clone(&call.headers), body: asked.body, unasked }
     }
 
     /// Until when a stream may be without content and nothing happens.
@@ -300,9 +301,9 @@ impl<'a> Attempt<'a> {
             }
         }
         let body = held.freeze();
-        let inspected = inspect_complete(self.call.kind, &body)
+        let usage = inspect_complete(self.call.kind, &body)
             .map_err(|error| self.line().answered(error, Wishes::default()))?;
-        Ok(Answer::Whole { status, headers, body, usage: inspected.usage })
+        Ok(Answer::Whole { status, headers, body, usage })
     }
 }
 
@@ -310,12 +311,12 @@ impl Line {
     /// Sends a request and awaits the head of a good answer; another one is read whole. Where an endpoint
     /// refuses what the router added, the request goes out once more without: that is not its failure.
     async fn open(self, outgoing: Outgoing) -> Result<Response<PlainBody>, Failure> {
-        let Outgoing { path, headers, body, unasked } = outgoing;
-        match self.send(path, headers.clone(), body).await {
+        let Outgoing { kind, headers, body, unasked } = outgoing;
+        match self.send(kind, &headers, body).await {
             Err(failure) if failure.is_about_usage() => match unasked {
                 Some(body) => {
                     self.usage.switch_off(self.endpoint, &self.pool.spec(self.endpoint).name);
-                    self.send(path, headers, body).await
+                    Box::pin(self.send(kind, &headers, body)).await
                 }
                 None => Err(failure),
             },
@@ -325,11 +326,11 @@ impl Line {
 
     async fn send(
         &self,
-        path: &'static str,
-        headers: HeaderMap,
+        kind: ApiCall,
+        headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Response<PlainBody>, Failure> {
-        let response = self.pool.post(self.endpoint, path, headers, body).await?;
+        let response = self.pool.post(self.endpoint, kind, headers, body).await?;
         if response.status().is_success() { decoded(response) } else { Err(self.read_error(response).await) }
     }
 
@@ -393,7 +394,8 @@ fn is_event_stream(response: &Response<PlainBody>) -> bool {
 /// The headers of an endpoint's answer that go to the client: what describes the body, and nothing that
 /// names the endpoint or belongs to one hop.
 fn passed_headers(headers: &HeaderMap) -> HeaderMap {
-    let mut passed = HeaderMap::new();
+    // Room for what the router says itself.
+    let mut passed = HeaderMap::with_capacity(12);
     for name in [header::CONTENT_TYPE, header::CACHE_CONTROL] {
         if let Some(value) = headers.get(&name) {
             passed.insert(name, value.clone());

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use prometheus::core::Collector;
 use prometheus::{
-    CounterVec, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry, exponential_buckets,
+    Counter, CounterVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts,
+    Registry, exponential_buckets,
 };
 
-use super::record::{Finished, Outcome};
+use super::record::{Dispatch, Finished, Outcome};
 use crate::domain::Destination;
 
 /// Label of requests that never had a destination.
@@ -18,14 +19,25 @@ const RATIO_BUCKETS: [f64; 13] = [0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25
 #[derive(Debug)]
 pub(super) struct RequestMetrics {
     requests: IntCounterVec,
-    clocks: Clocks,
     attempts: IntCounterVec,
     rejected: IntCounterVec,
     queue_depth: IntGauge,
-    tokens: CounterVec,
-    cost: CounterVec,
-    energy: CounterVec,
-    predicted_vs_actual: HistogramVec,
+    /// By destination, in order.
+    answered: Vec<AnsweredAt>,
+    predicted_vs_actual_s: Histogram,
+    predicted_vs_actual_tokens: Histogram,
+}
+
+/// Answered requests of one destination; looked up beforehand, since every request counts here.
+#[derive(Debug)]
+struct AnsweredAt {
+    /// In one piece, and streamed.
+    requests: [IntCounter; 2],
+    clocks: ClocksAt,
+    prompt_tokens: Counter,
+    completion_tokens: Counter,
+    cost: Counter,
+    energy: Counter,
 }
 
 /// What took how long, of answered requests.
@@ -70,16 +82,36 @@ impl Clocks {
         })
     }
 
-    fn observe(&self, id: &str, finished: &Finished<'_>) {
-        self.duration.with_label_values(&[id]).observe(finished.duration.0);
+    fn at(&self, id: &str) -> ClocksAt {
+        ClocksAt {
+            duration: self.duration.with_label_values(&[id]),
+            execution: self.execution.with_label_values(&[id]),
+            time_to_first_token: self.time_to_first_token.with_label_values(&[id]),
+            time_per_output_token: self.time_per_output_token.with_label_values(&[id]),
+        }
+    }
+}
+
+/// The same at one destination.
+#[derive(Debug)]
+struct ClocksAt {
+    duration: Histogram,
+    execution: Histogram,
+    time_to_first_token: Histogram,
+    time_per_output_token: Histogram,
+}
+
+impl ClocksAt {
+    fn observe(&self, finished: &Finished<'_>) {
+        self.duration.observe(finished.duration.0);
         if let Some(execution) = finished.execution {
-            self.execution.with_label_values(&[id]).observe(execution.0);
+            self.execution.observe(execution.0);
         }
         let Some(first) = finished.to_first_content else { return };
-        self.time_to_first_token.with_label_values(&[id]).observe(first.0);
+        self.time_to_first_token.observe(first.0);
         if let Some(completion) = finished.completion.filter(|tokens| tokens.0 > 1.0) {
             let per_token = (finished.duration - first).0 / (completion.0 - 1.0);
-            self.time_per_output_token.with_label_values(&[id]).observe(per_token);
+            self.time_per_output_token.observe(per_token);
         }
     }
 }
@@ -129,13 +161,23 @@ impl RequestMetrics {
         destinations: &Arc<[Destination]>,
     ) -> prometheus::Result<Self> {
         let families = Families { registry };
-        let metrics = Self {
-            requests: families.counter(
-                "cema_requests_total",
-                "Requests by destination, model, outcome and kind of answer.",
-                &["destination", "model", "outcome", "stream"],
-            )?,
-            clocks: Clocks::register(&families)?,
+        let requests = families.counter(
+            "cema_requests_total",
+            "Requests by destination, model, outcome and kind of answer.",
+            &["destination", "model", "outcome", "stream"],
+        )?;
+        let answered = Answered::register(&families)?;
+        let predicted_vs_actual = families.histogram(
+            (
+                "cema_predicted_vs_actual_ratio",
+                "Predicted figure divided by the actual one, of answered requests.",
+            ),
+            &["quantity"],
+            RATIO_BUCKETS.to_vec(),
+        )?;
+        Ok(Self {
+            answered: destinations.iter().map(|d| answered.at(d, &requests)).collect(),
+            requests,
             attempts: families.counter(
                 "cema_upstream_attempts_total",
                 "Failed attempts at endpoints, by reason.",
@@ -150,34 +192,9 @@ impl RequestMetrics {
                 "cema_queue_depth",
                 "Requests that wait for a first destination; limits.max_queued_requests bounds them.",
             )?)?,
-            tokens: families.amount(
-                "cema_tokens_total",
-                "Tokens of answered requests.",
-                &["destination", "type"],
-            )?,
-            cost: families.amount(
-                "cema_cost_usd_total",
-                "Money charged by configured prices for tokens counted (Eq. 2).",
-                &["destination"],
-            )?,
-            energy: families.amount(
-                "cema_energy_joules_total",
-                "Energy of answered requests (Eq. 3).",
-                &["destination", "source"],
-            )?,
-            predicted_vs_actual: families.histogram(
-                (
-                    "cema_predicted_vs_actual_ratio",
-                    "Predicted figure divided by the actual one, of answered requests.",
-                ),
-                &["quantity"],
-                RATIO_BUCKETS.to_vec(),
-            )?,
-        };
-        for destination in destinations.iter() {
-            metrics.clocks.duration.with_label_values(&[destination.id.as_str()]);
-        }
-        Ok(metrics)
+            predicted_vs_actual_s: predicted_vs_actual.with_label_values(&["seconds"]),
+            predicted_vs_actual_tokens: predicted_vs_actual.with_label_values(&["completion_tokens"]),
+        })
     }
 
     pub(super) fn failed_attempt(&self, reason: &str) {
@@ -195,43 +212,91 @@ impl RequestMetrics {
     }
 
     pub(super) fn finished(&self, finished: &Finished<'_>) {
-        let destination = finished.dispatch.map(super::record::Dispatch::destination);
-        let id = destination.map_or(NOWHERE, |d| d.id.as_str());
-        let model = destination.map_or(NOWHERE, |d| &*d.model);
-        let stream = if finished.stream { "true" } else { "false" };
-        self.requests.with_label_values(&[id, model, finished.outcome.as_str(), stream]).inc();
-        if let Some(destination) = destination
-            && finished.outcome == Outcome::Ok
-        {
-            self.answered(finished, destination);
+        let answered_at = finished
+            .dispatch
+            .filter(|_| finished.outcome == Outcome::Ok)
+            .and_then(|dispatch| Some((dispatch, self.answered.get(dispatch.ord.idx())?)));
+        match answered_at {
+            Some((dispatch, at)) => self.answered(finished, dispatch, at),
+            None => self.not_answered(finished),
         }
     }
 
-    fn answered(&self, finished: &Finished<'_>, destination: &Destination) {
-        let id = destination.id.as_str();
-        self.clocks.observe(id, finished);
-        let (Some(prompt), Some(completion), Some(dispatch)) =
-            (finished.prompt, finished.completion, finished.dispatch)
-        else {
-            return;
-        };
-        self.tokens.with_label_values(&[id, "prompt"]).inc_by(prompt.0);
-        self.tokens.with_label_values(&[id, "completion"]).inc_by(completion.0);
-        self.cost.with_label_values(&[id]).inc_by(destination.price.charge(prompt, completion).0);
+    fn not_answered(&self, finished: &Finished<'_>) {
+        let destination = finished.dispatch.map(Dispatch::destination);
+        let id = destination.map_or(NOWHERE, |d| d.id.as_str());
+        let model = destination.map_or(NOWHERE, |d| &*d.model);
+        let labels = [id, model, finished.outcome.as_str(), stream_label(finished.stream)];
+        self.requests.with_label_values(&labels).inc();
+    }
+
+    fn answered(&self, finished: &Finished<'_>, dispatch: &Dispatch, at: &AnsweredAt) {
+        at.requests[usize::from(finished.stream)].inc();
+        at.clocks.observe(finished);
+        let (Some(prompt), Some(completion)) = (finished.prompt, finished.completion) else { return };
+        let destination = dispatch.destination();
+        at.prompt_tokens.inc_by(prompt.0);
+        at.completion_tokens.inc_by(completion.0);
+        at.cost.inc_by(destination.price.charge(prompt, completion).0);
         let actual_service = destination.throughput.service_time(prompt, completion);
         let estimate = &dispatch.estimate;
         // The model's energy is proportional to service time: scale it to the tokens that were counted.
         let scale = if estimate.service.0 > 0.0 { actual_service.0 / estimate.service.0 } else { 1.0 };
-        self.energy.with_label_values(&[id, "modelled"]).inc_by((estimate.joules.0 * scale).max(0.0));
+        at.energy.inc_by((estimate.joules.0 * scale).max(0.0));
         if let Some(execution) = finished.execution.filter(|s| s.0 > 0.0) {
-            self.compare("seconds", estimate.completion.0 / execution.0);
+            self.predicted_vs_actual_s.observe(estimate.completion.0 / execution.0);
         }
         if completion.0 > 0.0 {
-            self.compare("completion_tokens", dispatch.completion.0 / completion.0);
+            self.predicted_vs_actual_tokens.observe(dispatch.completion.0 / completion.0);
         }
     }
+}
 
-    fn compare(&self, quantity: &str, ratio: f64) {
-        self.predicted_vs_actual.with_label_values(&[quantity]).observe(ratio);
+/// What is counted of answered requests, by destination.
+struct Answered {
+    clocks: Clocks,
+    tokens: CounterVec,
+    cost: CounterVec,
+    energy: CounterVec,
+}
+
+impl Answered {
+    fn register(families: &Families<'_>) -> prometheus::Result<Self> {
+        Ok(Self {
+            clocks: Clocks::register(families)?,
+            tokens: families.amount(
+                "cema_tokens_total",
+                "Tokens of answered requests.",
+                &["destination", "type"],
+            )?,
+            cost: families.amount(
+                "cema_cost_usd_total",
+                "Money charged by configured prices for tokens counted (Eq. 2).",
+                &["destination"],
+            )?,
+            energy: families.amount(
+                "cema_energy_joules_total",
+                "Energy of answered requests (Eq. 3).",
+                &["destination", "source"],
+            )?,
+        })
     }
+
+    fn at(&self, destination: &Destination, requests: &IntCounterVec) -> AnsweredAt {
+        let (id, model) = (destination.id.as_str(), &*destination.model);
+        AnsweredAt {
+            requests: [false, true].map(|stream| {
+                requests.with_label_values(&[id, model, Outcome::Ok.as_str(), stream_label(stream)])
+            }),
+            clocks: self.clocks.at(id),
+            prompt_tokens: self.tokens.with_label_values(&[id, "prompt"]),
+            completion_tokens: self.tokens.with_label_values(&[id, "completion"]),
+            cost: self.cost.with_label_values(&[id]),
+            energy: self.energy.with_label_values(&[id, "modelled"]),
+        }
+    }
+}
+
+const fn stream_label(stream: bool) -> &'static str {
+    if stream { "true" } else { "false" }
 }

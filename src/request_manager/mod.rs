@@ -51,7 +51,7 @@ pub struct Call {
     /// Whether the client asked for server-sent events.
     pub stream: bool,
     /// Headers for the endpoint.
-    pub headers: HeaderMap,
+    pub headers: Arc<HeaderMap>,
     /// What the answer's `model` is to say; `None` = as the endpoint wrote it.
     pub echo_model: Option<Arc<str>>,
     /// The use of its client's API key; `None` where the router is open.
@@ -171,6 +171,12 @@ impl RequestManager {
         self.scheduler.destinations().get(ord.idx())
     }
 
+    /// The destinations, in order.
+    #[must_use]
+    pub const fn destinations(&self) -> &Arc<[Destination]> {
+        self.scheduler.destinations()
+    }
+
     /// Counts a request refused before it was placed.
     pub fn count_rejected(&self, reason: &'static str) {
         self.metrics.rejected(reason);
@@ -183,7 +189,8 @@ impl RequestManager {
     pub async fn serve(&self, mut call: Call) -> Result<Served, ServeError> {
         let mut record = Record::begin(Arc::clone(&self.metrics), Arc::clone(&call.request), call.stream);
         record.set_client(call.client.take());
-        match self.place_and_send(&call, &mut record).await {
+        let text = std::mem::take(&mut call.text);
+        match self.place_and_send(&call, text, &mut record).await {
             Ok(answered) => Ok(self.hand_over(answered, record, call.echo_model)),
             Err(error) => {
                 record.end(match &error {
@@ -198,11 +205,16 @@ impl RequestManager {
         }
     }
 
-    async fn place_and_send(&self, call: &Call, record: &mut Record) -> Result<Answered, ServeError> {
+    async fn place_and_send(
+        &self,
+        call: &Call,
+        text: String,
+        record: &mut Record,
+    ) -> Result<Answered, ServeError> {
         let mut tried = Tried::default();
         let mut last = None;
         let queued = self.metrics.queued();
-        let placed = self.scheduler.place(Arc::clone(&call.request), call.text.clone()).await;
+        let placed = self.scheduler.place(Arc::clone(&call.request), text).await;
         drop(queued);
         let mut placement = placed.map_err(|error| self.unplaced(error, &mut tried))?;
         loop {
