@@ -51,12 +51,17 @@ impl Body for AnswerBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
+        this.connection.iter().for_each(|connection| connection.mute());
         let mut come = this.poll_come();
         if come.is_pending()
             && let Some(connection) = &mut this.connection
         {
             connection.drive(cx);
             come = this.poll_come();
+        }
+        // Who got something asks again, and drives the connection then.
+        if this.connection.as_ref().is_some_and(|connection| connection.unmute()) && come.is_pending() {
+            cx.waker().wake_by_ref();
         }
         if matches!(come, Poll::Ready(None)) {
             this.give_back();

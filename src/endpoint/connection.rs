@@ -23,6 +23,8 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::muted_waker::MutedWaker;
+
 /// Most that is read ahead of a response.
 const READ_BUFFER_MAX: usize = 1 << 20;
 
@@ -35,6 +37,9 @@ pub(super) struct EndpointConnection {
     driver: Connection<Stream, Full<Bytes>>,
     was_heard: Arc<AtomicBool>,
     is_over: bool,
+    /// What the driver wakes, and the same as a waker.
+    muted: Arc<MutedWaker>,
+    waker: Waker,
 }
 
 /// The connection broke before the head of an answer.
@@ -56,7 +61,9 @@ impl EndpointConnection {
         };
         let was_heard = Arc::clone(&watched.was_heard);
         let (sender, driver) = http1::Builder::new().max_buf_size(READ_BUFFER_MAX).handshake(stream).await?;
-        Ok(Box::new(Self { sender, driver, was_heard, is_over: false }))
+        let muted = Arc::new(MutedWaker::default());
+        let waker = Waker::from(Arc::clone(&muted));
+        Ok(Box::new(Self { sender, driver, was_heard, is_over: false, muted, waker }))
     }
 
     /// Sends `request` and reads the head of its answer. The body of the answer moves only while the connection
@@ -82,8 +89,20 @@ impl EndpointConnection {
 
     /// Moves what can be moved and has the task woken when there is more.
     pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
+        self.muted.register(cx.waker());
         // An error is told to the exchange under way too.
-        self.is_over = self.is_over || Pin::new(&mut self.driver).poll(cx).is_ready();
+        self.is_over =
+            self.is_over || Pin::new(&mut self.driver).poll(&mut Context::from_waker(&self.waker)).is_ready();
+    }
+
+    /// Keeps wakes back while its user is at it.
+    pub(super) fn mute(&self) {
+        self.muted.mute();
+    }
+
+    /// Passes wakes on again; says whether one was kept back.
+    pub(super) fn unmute(&self) -> bool {
+        self.muted.unmute()
     }
 
     /// Whether another request can be sent: the last answer was read to its end and the server has not hung up.

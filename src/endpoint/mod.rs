@@ -4,6 +4,7 @@
 mod body;
 mod connection;
 mod idle;
+mod muted_waker;
 pub mod pool;
 
 pub mod answer;

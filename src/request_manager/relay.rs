@@ -45,6 +45,8 @@ pub struct Cut(&'static str);
 pub struct RelayBody {
     stream: Streaming,
     timer: Pin<Box<Sleep>>,
+    /// When silence means something; the timer goes off then or before.
+    due: Instant,
     limits: Timeouts,
     state: State,
     passing: Passing,
@@ -108,8 +110,10 @@ impl RelayBody {
             (Some(_), None) => Passing::Lines(WholeLines::default()),
             (Some(_), Some(model)) => Passing::Echo(ModelEcho::new(model)),
         };
-        let timer = Box::pin(sleep_until(Instant::now() + limits.idle));
-        let mut body = Self { stream, timer, limits, state: State::Passing, passing, books: Some(books) };
+        let due = Instant::now() + limits.idle;
+        let timer = Box::pin(sleep_until(due));
+        let state = State::Passing;
+        let mut body = Self { stream, timer, due, limits, state, passing, books: Some(books) };
         body.rearm();
         body
     }
@@ -126,7 +130,11 @@ impl RelayBody {
         } else {
             (now + self.limits.commit_after).min(self.stream.began + self.limits.first_token)
         };
-        self.timer.as_mut().reset(at);
+        self.due = at;
+        // A timer that goes off too early is set again then: cheaper than at every piece of a stream.
+        if at < self.timer.deadline() {
+            self.timer.as_mut().reset(at);
+        }
     }
 
     /// More of the stream has come.
@@ -246,12 +254,15 @@ impl RelayBody {
     }
 
     fn silent(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        if self.timer.as_mut().poll(cx).is_pending() {
-            return Poll::Pending;
+        ready!(self.timer.as_mut().poll(cx));
+        if Instant::now() < self.due {
+            self.timer.as_mut().reset(self.due);
+            ready!(self.timer.as_mut().poll(cx));
         }
         let waits_for_content = !self.has_content();
         if waits_for_content && Instant::now() < self.stream.began + self.limits.first_token {
             self.rearm();
+            self.timer.as_mut().reset(self.due);
             // Polled once more so that the timer wakes this task.
             let _ = self.timer.as_mut().poll(cx);
             return if self.is_between_events() {

@@ -195,6 +195,29 @@ proptest! {
     }
 
     #[test]
+    fn identical_requests_spread_evenly_over_identical_destinations(
+        n in 1..40_usize, m in 1..7_usize, polls in 0..3_u32,
+    ) {
+        // A makespan alone is as content with 2, 2, 1, 0 as with 2, 1, 1, 1 (sgl-project/sglang#27547).
+        let mut tables = random_tables(1, n, m, false);
+        for table in [&mut tables.quality_loss, &mut tables.cost_usd, &mut tables.energy_j, &mut tables.service_s] {
+            table.fill(1.0);
+        }
+        for load in &mut tables.destinations {
+            (load.backlog_s, load.batch_speedup, load.network_s) = (0.0, 1.0, 0.0);
+        }
+        let problem = Problem::new(tables).unwrap();
+        let objective = Objective::batch(&problem);
+        let mut polled = 0;
+        let mut stop = || { polled += 1; polled > polls };
+        let policy = for_kind(PolicyKind::Memetic, &PolicyParams::default());
+        let decision = policy.route(&problem, &objective, &mut rng_for(1, 0), &mut stop).unwrap();
+        let count = |d: u32| decision.assignment.iter().filter(|to| to.0 == d).count();
+        let counts: Vec<usize> = (0..m as u32).map(count).collect();
+        prop_assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1, "{:?}", counts);
+    }
+
+    #[test]
     fn memetic_is_never_worse_than_greedy_however_short_its_budget(
         seed in any::<u64>(), n in 1..20_usize, m in 2..8_usize, polls in 0..6_u32,
     ) {

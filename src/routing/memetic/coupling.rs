@@ -74,6 +74,12 @@ pub(super) trait Coupling {
     /// The requests at `d`.
     fn members(&self, d: u32) -> &[u32];
 
+    /// When `d` finishes, seconds.
+    fn finish_s(&self, d: u32) -> f64;
+
+    /// When `d` would finish with `r` added, seconds.
+    fn finish_with_s(&self, r: usize, d: u32) -> f64;
+
     /// The relaxation that gives a lower bound, if there is one.
     fn relaxation(&self) -> Option<LoadRelaxation<'_>>;
 }
@@ -376,6 +382,14 @@ impl Coupling for FifoMakespan {
             Some(aim_s) => (self.finish_s[d as usize] - aim_s).finite_max(0.0),
         };
         self.weight_per_s * relief_s
+    }
+
+    fn finish_s(&self, d: u32) -> f64 {
+        self.finish_s[d as usize]
+    }
+
+    fn finish_with_s(&self, r: usize, d: u32) -> f64 {
+        self.finish_with(r, d)
     }
 
     fn members(&self, d: u32) -> &[u32] {

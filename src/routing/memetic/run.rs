@@ -41,6 +41,9 @@ const AIM_ONE_IN: u32 = 2;
 /// Largest share by which that time is earlier than the offspring's.
 const AIM_EARLIER_MAX: f64 = 0.05;
 
+/// Relative difference of J that is rounding.
+const SPREAD_TOLERANCE: f64 = 1e-9;
+
 /// State of a run. Values are J less its constant.
 pub(super) struct Run<'a, C> {
     params: MemeticParams,
@@ -90,12 +93,23 @@ impl<'a, C: Coupling> Run<'a, C> {
 
     pub(super) fn solve(&mut self, problem: &Problem, rng: &mut ChaCha8Rng, stop: &mut dyn FnMut() -> bool) {
         let mut starts = self.seed(problem);
-        if self.is_done(stop) {
-            return;
+        if !self.is_done(stop) {
+            self.relax_root(&mut starts, &problem.tables().length_tokens, stop);
+            if !self.is_done(stop) && self.descend_from(starts, stop) {
+                self.evolve(rng, stop);
+            }
         }
-        self.relax_root(&mut starts, &problem.tables().length_tokens, stop);
-        if !self.is_done(stop) && self.descend_from(starts, stop) {
-            self.evolve(rng, stop);
+        self.spread();
+    }
+
+    /// Of all assignments as good as the best, takes one that fills destinations evenly.
+    fn spread(&mut self) {
+        self.search.restart(&self.best);
+        self.search.spread();
+        let value = self.search.value();
+        if value <= self.best_value * (1.0 + SPREAD_TOLERANCE) {
+            self.best.copy_from_slice(&self.search.assignment);
+            self.best_value = value.min(self.best_value);
         }
     }
 

@@ -11,6 +11,9 @@ const IMPROVEMENT_MIN: f64 = 1e-11;
 /// Scored assignments between two looks at the stop condition inside a pass.
 const EVALUATIONS_PER_POLL: u64 = 1_024;
 
+/// Passes over all requests that even out the loads; a few are enough.
+const SPREAD_PASSES_MAX: usize = 8;
+
 /// One assignment under change, with its J (less the constant).
 pub(super) struct Search<'a, C> {
     pub(super) instance: &'a Instance,
@@ -80,6 +83,37 @@ impl<'a, C: Coupling> Search<'a, C> {
         loop {
             self.descend_moves(candidates, stop);
             if self.poll(stop) || !self.chain_pass(candidates, stop) {
+                return;
+            }
+        }
+    }
+
+    /// Moves requests to where they are no dearer and which would still finish before the destination they leave
+    /// does now. J never rises, since the last to finish only gets earlier; but J of a makespan says nothing of
+    /// how the others are filled, and whoever is planned next, or waits behind, gains from an even spread.
+    pub(super) fn spread(&mut self) {
+        for _ in 0..SPREAD_PASSES_MAX {
+            let mut moved = false;
+            for r in 0..self.instance.n {
+                let from = self.assignment[r];
+                let no_dearer = self.instance.at(r, from) * (1.0 + IMPROVEMENT_MIN);
+                let (mut earliest_s, mut to) = (self.coupling.finish_s(from) * (1.0 - IMPROVEMENT_MIN), from);
+                for (d, separable) in (0..).zip(self.instance.row(r)) {
+                    if d == from || *separable > no_dearer || self.is_full(d) {
+                        continue;
+                    }
+                    let finish_s = self.coupling.finish_with_s(r, d);
+                    if finish_s < earliest_s {
+                        (earliest_s, to) = (finish_s, d);
+                    }
+                }
+                if to != from {
+                    self.coupling.relocate(Move { r, from, to });
+                    self.assignment[r] = to;
+                    moved = true;
+                }
+            }
+            if !moved {
                 return;
             }
         }
