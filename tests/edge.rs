@@ -22,7 +22,7 @@ use support::app::{CHAT, Router, ask, ask_stream, llm, node};
 use support::fake_endpoint::{FakeEndpoint, Step};
 use support::http1::Reader;
 use support::in_time;
-use support::kernel::at_rest;
+use support::kernel::{HELD_MAX, at_rest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
@@ -219,7 +219,7 @@ async fn a_client_that_reads_nothing_is_cut_and_its_endpoint_freed() {
     const N_EVENTS: usize = 2_000;
     let gate = Arc::new(Semaphore::new(N_EVENTS));
     let endpoint = long_stream(N_EVENTS, &gate).await;
-    let sections = format!("{AT_ONCE}timeouts: {{write_idle_ms: 3000}}\n");
+    let sections = format!("{AT_ONCE}timeouts: {{write_idle_ms: 6000}}\n");
     let router = Router::start(&[node("a", endpoint.url())], &sections).await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(64 << 10).unwrap();
@@ -232,7 +232,7 @@ async fn a_client_that_reads_nothing_is_cut_and_its_endpoint_freed() {
     // The last event counts as written while the endpoint's write of it waits.
     let in_process = written.saturating_sub(kernel);
     assert!(left > 0, "the endpoint could write everything");
-    assert!(in_process < 1 << 20, "{in_process} bytes held here, {kernel} by the kernel, {written} written");
+    assert!(in_process < HELD_MAX, "{in_process} bytes held here, {kernel} by the kernel, {written} written");
     let other = router.get("/v1/models").await;
     assert_eq!(other.head.status(), 200, "others are served meanwhile");
 

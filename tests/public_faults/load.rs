@@ -11,14 +11,12 @@ use super::support::answers::{
 };
 use super::support::app::{CHAT, CHEAPEST_FIRST, Router, ask, ask_stream, llm, node};
 use super::support::fake_endpoint::Step;
-use super::support::kernel::at_rest;
+use super::support::kernel::{HELD_MAX, at_rest};
 
 /// Clients that read nothing.
 const CLIENTS: usize = 50;
 /// Events of 64 KiB that each of them is sent.
 const EVENTS: usize = 400;
-/// Most that may be held in the router for one of them.
-const HELD_MAX: usize = 1 << 20;
 
 async fn asks_and_never_reads(router: &Router) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
