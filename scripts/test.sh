@@ -32,6 +32,7 @@ stage_test() {
     export CEMA_REQUIRE_EMBEDDER=1
     export CEMA_TEST_LLAMA=$PWD/.cache/llama/bin/python
     export CEMA_TEST_SDK=$PWD/.cache/sdk/bin/python
+    export CEMA_TEST_CLIENTS=$PWD/.cache
     say "script tests"
     "$CEMA_TEST_SDK" -B -m unittest discover --start-directory demo
     say "documentation tests"

@@ -386,6 +386,15 @@ mod faults {
     }
 
     #[test]
+    fn odd_keys_have_a_path_on_one_line() {
+        // Found by fuzzing: an empty key had an empty path.
+        assert_eq!(fault(&with("\"\": 1\n")).path, "\"\"");
+        assert_eq!(fault(&with("\"a\\nb\": 1\n")).path, "a\\nb");
+        assert_eq!(fault(&with(&format!("window: {{? {} : 1}}\n", "k".repeat(900)))).path.len(), 7 + 60 + 3);
+        assert_eq!(fault(&with("window: {max-ms: 1}\n")).path, "window.max-ms");
+    }
+
+    #[test]
     fn wrong_types() {
         let window = |value: &str| with(&format!("window:\n  max_ms: {value}\n"));
         for value in ["soon", "\"5\"", "[5]", ".inf", "inf", "nan", "true", "1_000"] {

@@ -11,65 +11,15 @@
 #[expect(dead_code, reason = "shared by all socket tests")]
 mod support;
 
-use std::ffi::OsString;
 use std::path::Path;
-use std::process::Stdio;
 
 use async_openai::types::chat::{CreateChatCompletionResponse, CreateChatCompletionStreamResponse};
-use support::app::{CHAT, Node, Router, node};
+use support::app::{CHAT, Router};
 use support::in_time;
+use support::llama::{Llama, path_or_skip};
 use support::metrics::Metrics;
-use support::python::python_or_skip;
-use support::raw_client::RawClient;
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 use tokio::task::JoinSet;
-
-const MODEL: &str = "{name: smol, upstream: smollm2-135m-instruct, context_tokens: 1024, \
-                     throughput: {prefill_tps: 500, decode_tps: 50, batch_speedup: 1.5, max_concurrency: 2}}";
-
-/// A running llama.cpp server with two slots of 1024 tokens.
-struct Llama {
-    process: Child,
-    url: String,
-}
-
-impl Llama {
-    async fn start(python: &OsString) -> Self {
-        let mut process = Command::new(python)
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/llamacpp_server.py"))
-            .args(["--port", "0", "--parallel", "2", "--ctx-per-slot", "1024", "--end-with-parent"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let url = in_time("llama.cpp to be ready", async {
-            while let Some(line) = lines.next_line().await.unwrap() {
-                if let Ok(ready) = serde_json::from_str::<serde_json::Value>(&line) {
-                    return ready["ready"].as_str().unwrap().to_owned();
-                }
-            }
-            panic!("llama.cpp did not start: {:?}", process.wait().await)
-        })
-        .await;
-        Self { process, url }
-    }
-
-    fn node(&self, name: &str) -> Node {
-        node(name, self.url.as_str()).llamacpp().model(MODEL)
-    }
-
-    /// Its own metrics.
-    async fn metrics(&self) -> String {
-        let addr = self.url.trim_start_matches("http://").parse().unwrap();
-        let mut client = RawClient::connect(addr).await;
-        client.get("/metrics").await;
-        client.answer().await.text()
-    }
-}
 
 fn ask(max_tokens: u32, further: &str) -> String {
     format!(
@@ -79,7 +29,7 @@ fn ask(max_tokens: u32, further: &str) -> String {
 
 #[tokio::test]
 async fn answers_come_through_whole_and_streamed() {
-    let Some(python) = python_or_skip("CEMA_TEST_LLAMA") else { return };
+    let Some(python) = path_or_skip("CEMA_TEST_LLAMA") else { return };
     let llama = Llama::start(&python).await;
     let router = Router::start(&[llama.node("a")], "").await;
 
@@ -121,7 +71,7 @@ async fn answers_come_through_whole_and_streamed() {
 
 #[tokio::test]
 async fn a_client_that_leaves_stops_the_generation() {
-    let Some(python) = python_or_skip("CEMA_TEST_LLAMA") else { return };
+    let Some(python) = path_or_skip("CEMA_TEST_LLAMA") else { return };
     let llama = Llama::start(&python).await;
     let router = Router::start(&[llama.node("a")], "").await;
     let mut client = router.client().await;
@@ -153,7 +103,7 @@ async fn a_client_that_leaves_stops_the_generation() {
 
 #[tokio::test]
 async fn a_server_that_is_killed_costs_no_request() {
-    let Some(python) = python_or_skip("CEMA_TEST_LLAMA") else { return };
+    let Some(python) = path_or_skip("CEMA_TEST_LLAMA") else { return };
     let (mut dies, lives) = (Llama::start(&python).await, Llama::start(&python).await);
     let router = Router::start(&[dies.node("dies"), lives.node("lives")], "").await;
     let mut asked = JoinSet::new();
@@ -183,8 +133,7 @@ async fn a_server_that_is_killed_costs_no_request() {
 
 #[tokio::test]
 async fn the_openai_sdk_finds_what_it_expects() {
-    let (Some(python), Some(sdk)) = (python_or_skip("CEMA_TEST_LLAMA"), python_or_skip("CEMA_TEST_SDK"))
-    else {
+    let (Some(python), Some(sdk)) = (path_or_skip("CEMA_TEST_LLAMA"), path_or_skip("CEMA_TEST_SDK")) else {
         return;
     };
     let llama = Llama::start(&python).await;

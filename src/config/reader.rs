@@ -384,7 +384,11 @@ impl<'a> Section<'a> {
     fn key_fault(&self, entry: &Entry, problem: String, allowed: Option<String>) {
         // In a private section even a mistyped key may be a secret in the wrong place.
         let hidden = self.private && nearest(&entry.key, self.known.iter().copied()).is_none();
-        let key = if hidden { "(key not shown)" } else { &shortened(&entry.key) };
+        let key = match entry.key.as_str() {
+            _ if hidden => "(key not shown)",
+            "" => "\"\"",
+            key => &shortened(key),
+        };
         let path = joined(&self.spot.path, key);
         self.report.push(Fault { line: entry.line, path, problem, got: None, allowed });
     }

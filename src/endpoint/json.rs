@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize as _, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// Calls `on` with every member of the object `text`, duplicates included, in order.
@@ -230,30 +230,19 @@ where
     }
 }
 
-/// An object key as bytes: unlike strings, they may hold lone surrogates.
+/// An object key, decoded. Lone surrogates, which a `String` of serde_json cannot hold, become U+FFFD.
 pub(crate) struct Key;
 
 impl<'de> DeserializeSeed<'de> for Key {
     type Value = Cow<'de, [u8]>;
 
+    /// By way of the raw text, since reading it as bytes would let control characters pass.
     fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
-        reader.deserialize_bytes(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Key {
-    type Value = Cow<'de, [u8]>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a key")
-    }
-
-    fn visit_borrowed_bytes<E: Error>(self, key: &'de [u8]) -> Result<Self::Value, E> {
-        Ok(Cow::Borrowed(key))
-    }
-
-    fn visit_bytes<E: Error>(self, key: &[u8]) -> Result<Self::Value, E> {
-        Ok(Cow::Owned(key.to_vec()))
+        let raw = <&RawValue>::deserialize(reader)?;
+        Ok(match string(raw.get()).unwrap_or_default() {
+            Cow::Borrowed(key) => Cow::Borrowed(key.as_bytes()),
+            Cow::Owned(key) => Cow::Owned(key.into_bytes()),
+        })
     }
 }
 
@@ -273,6 +262,10 @@ mod tests {
         assert_eq!(member(text, "a").map(RawValue::get), Some(r#"{"b":[1]}"#));
         assert!(members("[1]", |_, _| ()).is_err());
         assert!(members("{} x", |_, _| ()).is_err());
+        // Found by fuzzing: a key is as strict as any string.
+        for key in ["a\n", "\u{1}", "\\u00e9\t", "\\x"] {
+            assert!(members(&format!("{{\"{key}\":1}}"), |_, _| ()).is_err(), "{key:?}");
+        }
     }
 
     #[test]

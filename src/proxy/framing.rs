@@ -13,7 +13,7 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Follows the framing of the requests of one connection.
 #[derive(Debug, Default)]
-pub(super) struct FramingTracker {
+pub struct FramingTracker {
     place: Place,
     head: HeadSoFar,
     /// The start of a line of a head, where it came in pieces.
@@ -52,7 +52,7 @@ struct HeadSoFar {
 
 impl FramingTracker {
     /// Takes the next bytes of the connection.
-    pub(super) fn push(&mut self, mut bytes: &[u8]) {
+    pub fn push(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             bytes = match self.place {
                 Place::Head => self.head(bytes),
@@ -78,18 +78,20 @@ impl FramingTracker {
     }
 
     /// Heads that have come whole.
-    #[cfg(test)]
-    const fn heads(&self) -> u32 {
+    #[must_use]
+    pub const fn heads(&self) -> u32 {
         self.heads
     }
 
     /// Whether a head has begun and not ended.
-    pub(super) const fn is_in_head(&self) -> bool {
+    #[must_use]
+    pub const fn is_in_head(&self) -> bool {
         matches!(self.place, Place::Head) && (self.head.has_request_line || !self.partial.is_empty())
     }
 
     /// Number, from 0, of the first request with both `Content-Length` and `Transfer-Encoding`.
-    pub(super) const fn two_lengths(&self) -> Option<u32> {
+    #[must_use]
+    pub const fn two_lengths(&self) -> Option<u32> {
         self.two_lengths
     }
 

@@ -9,7 +9,7 @@ mod body;
 mod calls;
 mod connection;
 mod connection_metrics;
-mod framing;
+pub mod framing;
 mod gate;
 mod headers;
 pub mod openai;

@@ -15,7 +15,7 @@ use super::support::answers::{
 use super::support::app::{CHAT, ask_stream};
 use super::support::fake_endpoint::Step;
 use super::support::in_time;
-use super::support::python::python_or_skip;
+use super::support::llama::path_or_skip;
 use super::{AT_ONCE, ECHO, over};
 
 const USAGE: &str = "data: {\"id\":\"c\",\"choices\":[],\"usage\":{\"prompt_tokens\":33,\"completion_tokens\":5,\"total_tokens\":38}}\n\n";
@@ -263,7 +263,7 @@ async fn no_ping_comes_between_cr_and_lf() {
 
 #[tokio::test]
 async fn the_openai_sdk_reads_through_pings() {
-    let Some(python) = python_or_skip("CEMA_TEST_SDK") else { return };
+    let Some(python) = path_or_skip("CEMA_TEST_SDK") else { return };
     let gate = Arc::new(Semaphore::new(0));
     let mut script = with_ids(&gate);
     // The SDK cannot tell how many pings it has passed over.

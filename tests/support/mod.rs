@@ -7,9 +7,10 @@ pub(crate) mod app;
 pub(crate) mod fake_endpoint;
 pub(crate) mod http1;
 pub(crate) mod kernel;
+pub(crate) mod llama;
 pub(crate) mod metrics;
-pub(crate) mod python;
 pub(crate) mod raw_client;
+pub(crate) mod scripted;
 
 use std::time::Duration;
 
