@@ -204,7 +204,8 @@ mod accepted {
         assert_eq!(destination.id.as_str(), "127.0.0.1:8000/m");
         assert_eq!((destination.class, &*destination.upstream_model), (NodeClass::Edge, "m"));
         assert_eq!((destination.context, destination.quality_prior), (Tokens(8_192.0), Quality(0.5)));
-        assert_eq!((destination.capabilities, destination.price), (Capabilities::CHAT, Default::default()));
+        let served = Capabilities::CHAT.with(Capabilities::TOOLS).with(Capabilities::JSON);
+        assert_eq!((destination.capabilities, destination.price), (served, Default::default()));
         assert_eq!(
             (destination.network.rtt, destination.network.uplink),
             (Seconds(0.005), BytesPerSec(1.25e8))
