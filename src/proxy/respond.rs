@@ -69,7 +69,6 @@ pub(super) fn answer(served: Served, labels: &RoutingLabels) -> Response<Respons
         ServedBody::Relayed(body) => body.map_err(Into::into).boxed_unsync(),
     };
     let mut response = Response::new(body);
-    *response.status_mut() = served.status;
     let headers = response.headers_mut();
     *headers = served.headers;
     if headers.get(header::CONTENT_TYPE).is_some_and(names_event_stream) {
