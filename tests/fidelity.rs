@@ -341,3 +341,56 @@ async fn headers_that_are_no_endpoints_business_stop_here() {
     assert_eq!(client.answer().await.head.status(), 200);
     assert_eq!(endpoint.posts().pop().unwrap().head.all("tracestate"), ["a=1", "b=2"]);
 }
+
+#[tokio::test]
+async fn an_answer_is_declared_as_what_it_is() {
+    // Clients go by the type: the OpenAI SDK hands out the bare text of what is not called JSON.
+    for (status, declared) in [
+        ("200 OK", ""),
+        ("200 OK", "content-type: text/plain\r\n"),
+        ("200 OK", "content-type: text/html; charset=utf-8\r\n"),
+        ("200 OK", "content-type: application/octet-stream\r\n"),
+        ("206 Partial Content", "content-type: application/json\r\ncontent-range: bytes 0-9/9\r\n"),
+        ("201 Created", "content-type: application/json\r\n"),
+    ] {
+        let script = move |request: &Recorded| {
+            let body = answer_of(&request.head.path());
+            let len = body.len();
+            vec![write(format!("HTTP/1.1 {status}\r\n{declared}content-length: {len}\r\n\r\n{body}"))]
+        };
+        let (_endpoint, router) = over(script, AT_ONCE).await;
+        for (path, body) in [
+            (CHAT, ask("m")),
+            (CHAT, ask_stream("m")),
+            (COMPLETIONS, r#"{"model":"m","prompt":"x"}"#.to_owned()),
+            (EMBEDDINGS, r#"{"model":"m","input":"x"}"#.to_owned()),
+        ] {
+            let answer = router.post(path, "", body).await;
+            assert_eq!((answer.head.status(), answer.text()), (200, answer_of(path)), "{status} {declared}");
+            assert_eq!(answer.head.all("content-type"), ["application/json"], "{status} {declared}");
+            assert_eq!(answer.head.header("content-range"), None);
+        }
+    }
+    let events = chat_events("m", &["a", "b"]);
+    let head = "HTTP/1.1 206 Partial Content\r\ncontent-type: Text/Event-Stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let script = vec![write(head), chunk(&events), last_chunk()];
+    let (_endpoint, router) = over(move |_| script.clone(), AT_ONCE).await;
+    let answer = router.chat(&ask_stream("m")).await;
+    assert_eq!((answer.head.status(), answer.text()), (200, events));
+}
+
+#[tokio::test]
+async fn a_page_too_large_to_be_held_is_no_answer() {
+    let page = |first: &str| {
+        let body = format!("{first}{}", " ".repeat(17 << 20));
+        let len = body.len();
+        vec![write(format!("HTTP/1.1 200 OK\r\ncontent-length: {len}\r\n\r\n")), write(body)]
+    };
+    let (html, whole) = (page("<html>"), page(" {\"choices\":[1]}"));
+    let (_endpoint, router) = over(move |_| html.clone(), AT_ONCE).await;
+    assert_eq!(router.chat(&ask("m")).await.head.status(), 502);
+    let (_endpoint, router) = over(move |_| whole.clone(), AT_ONCE).await;
+    let answer = router.chat(&ask("m")).await;
+    assert_eq!((answer.head.status(), answer.body().len()), (200, (17 << 20) + 16));
+    assert_eq!(answer.head.all("content-type"), ["application/json"]);
+}

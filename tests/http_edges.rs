@@ -245,9 +245,64 @@ async fn expect_is_answered_here_before_a_large_body_is_sent() {
     assert_eq!(client.head().await.status(), 100);
     assert_eq!(endpoint.posts().len(), 0);
     client.send(&body).await;
-    // The prompt is longer than any context: the body was read whole.
-    assert_eq!(client.answer().await.json()["error"]["code"], "context_length_exceeded");
+    assert_eq!(client.answer().await.head.status(), 200);
+    assert_eq!(endpoint.posts()[0].body.len(), body.len(), "no limit is known that it would exceed");
     let refused = "POST /v1/none HTTP/1.1\r\nhost: t\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n";
     client.send(refused).await;
     assert_eq!(client.head().await.status(), 404, "a body that is not wanted is not asked for");
+}
+
+#[tokio::test]
+async fn a_refusal_does_not_wait_for_the_body() {
+    let sections =
+        "limits: {max_body_bytes: 1048576}\nauth:\n  keys:\n    - {name: app, key_env: CLIENT_KEY}\n";
+    let (endpoint, router) = serving(sections).await;
+    let key = "authorization: Bearer the-clients-key\r\n";
+    let text = "content-type: text/plain\r\n";
+    let refused = [
+        ("POST", CHAT, key, 413),
+        ("POST", COMPLETIONS, "", 401),
+        ("POST", EMBEDDINGS, &format!("{key}{text}"), 415),
+        ("POST", CHAT, &format!("{key}x-cema-placement: moon\r\n"), 400),
+        ("PUT", CHAT, key, 405),
+        ("POST", "/v1/none", key, 404),
+    ];
+    for (method, path, headers, status) in refused {
+        // The client reads before it sends the body, which comes whole all the same.
+        let large = vec![b'x'; 80 << 20];
+        let mut client = router.client().await;
+        let head = |len: usize| {
+            format!("{method} {path} HTTP/1.1\r\nhost: t\r\n{headers}content-length: {len}\r\n\r\n")
+        };
+        client.send(head(large.len())).await;
+        let answer = client.answer().await;
+        assert_eq!(answer.head.status(), status, "{method} {path}");
+        assert_eq!(answer.head.header("connection").as_deref(), Some("close"), "{method} {path}");
+        client.send(large).await;
+        assert!(client.is_closed().await, "{method} {path}: closed in good order");
+
+        let mut client = router.client().await;
+        let chunked = "transfer-encoding: chunked";
+        client.send(format!("{method} {path} HTTP/1.1\r\nhost: t\r\n{headers}{chunked}\r\n\r\n5\r\n")).await;
+        if status != 413 {
+            let answer = client.answer().await;
+            assert_eq!(answer.head.status(), status, "{method} {path} in chunks");
+            assert_eq!(answer.head.header("connection").as_deref(), Some("close"), "its length is not known");
+            client.send("hello\r\n0\r\n\r\n").await;
+            assert!(client.is_closed().await, "{method} {path}");
+
+            let mut client = router.client().await;
+            client.send(head(5)).await;
+            let answer = client.answer().await;
+            assert_eq!((answer.head.status(), answer.head.header("connection")), (status, None));
+            client.send("hello").await;
+            client.get("/healthz").await;
+            assert_eq!(
+                client.answer().await.head.status(),
+                200,
+                "{method} {path}: a small body costs no connection"
+            );
+        }
+    }
+    assert_eq!(endpoint.posts().len(), 0);
 }

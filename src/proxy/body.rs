@@ -13,8 +13,10 @@ use super::openai::ApiError;
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// How much of a refused body is read and thrown away, and for how long. Clients send before they read: one whose
 /// connection is closed in its face sees a broken pipe and tries again instead of reading why.
-const DISCARDED_BYTES_MAX: usize = 64 << 20;
+const DISCARDED_BYTES_MAX: usize = 256 << 20;
 const DISCARDED_FOR_MAX: Duration = Duration::from_secs(30);
+/// The connection is kept for the next request if no more than this is still to come of a refused body.
+const KEPT_FOR_BYTES_MAX: u64 = 64 << 10;
 
 /// What is allowed of a body.
 #[derive(Debug, Clone, Copy)]
@@ -46,25 +48,25 @@ impl Deadline {
     }
 }
 
-/// Reads a body whole.
+/// Reads a body whole. What it refuses it does not wait for: see [`linger`].
 pub(super) async fn read<B>(mut body: B, rules: BodyRules) -> Result<Bytes, ApiError>
 where
-    B: Body<Data = Bytes> + Unpin,
+    B: Body<Data = Bytes> + Unpin + Send + 'static,
+    B::Error: Send,
 {
     let BodyRules { bytes_max, awaits_continue, total } = rules;
-    let is_declared_too_large = body.size_hint().lower() > bytes_max as u64;
-    if is_declared_too_large && awaits_continue {
-        return Err(ApiError::payload_too_large(bytes_max));
+    if body.size_hint().lower() > bytes_max as u64 {
+        // A client that waits for its `100 Continue` need not send at all.
+        let error = ApiError::payload_too_large(bytes_max);
+        return Err(if awaits_continue { error } else { refused(error, body) });
     }
     let deadline = Deadline::after(total);
     let mut parts = Vec::new();
     let mut n_bytes = 0;
     while let Some(part) = next_part(&mut body, deadline).await? {
         n_bytes += part.len();
-        if n_bytes > bytes_max || is_declared_too_large {
-            drop(parts);
-            discard(body).await;
-            return Err(ApiError::payload_too_large(bytes_max));
+        if n_bytes > bytes_max {
+            return Err(refused(ApiError::payload_too_large(bytes_max), body));
         }
         parts.push(part);
     }
@@ -96,19 +98,39 @@ where
     Ok(None)
 }
 
-/// Reads on within bounds and keeps nothing, so that the client comes to read why it was refused.
-pub(super) async fn discard<B>(mut body: B)
+/// `error` as the answer to a request whose `body` is left unread: see [`linger`].
+pub(super) fn refused<B>(error: ApiError, body: B) -> ApiError
 where
-    B: Body<Data = Bytes> + Unpin,
+    B: Body<Data = Bytes> + Unpin + Send + 'static,
+    B::Error: Send,
 {
-    let deadline = Deadline::after(DISCARDED_FOR_MAX);
-    let mut n_bytes = 0;
-    // Who takes longer sees a closed connection.
-    while n_bytes < DISCARDED_BYTES_MAX
-        && let Ok(Some(part)) = next_part(&mut body, deadline).await
-    {
-        n_bytes += part.len();
+    let keeps_connection = linger(body);
+    ApiError { ends_connection: error.ends_connection || !keeps_connection, ..error }
+}
+
+/// Reads on within bounds while the answer goes out and keeps nothing, so that a client that sends before it reads
+/// comes to read why it was refused. Returns whether the connection may serve another request after that.
+fn linger<B>(mut body: B) -> bool
+where
+    B: Body<Data = Bytes> + Unpin + Send + 'static,
+    B::Error: Send,
+{
+    if body.is_end_stream() {
+        return true;
     }
+    let keeps_connection = body.size_hint().upper().is_some_and(|left| left <= KEPT_FOR_BYTES_MAX);
+    // It ends within `DISCARDED_FOR_MAX`, or with the connection, without which the body breaks off. Whoever takes
+    // longer sees a closed connection.
+    tokio::spawn(async move {
+        let deadline = Deadline::after(DISCARDED_FOR_MAX);
+        let mut n_bytes = 0;
+        while n_bytes < DISCARDED_BYTES_MAX
+            && let Ok(Some(part)) = next_part(&mut body, deadline).await
+        {
+            n_bytes += part.len();
+        }
+    });
+    keeps_connection
 }
 
 #[cfg(test)]

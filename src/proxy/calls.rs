@@ -54,7 +54,7 @@ pub(super) async fn handle(
                     error: PlaceError::Impossible(NoDestination::MissingCapability { missing }),
                     ..
                 } => error_response(ApiError::unsupported_capability(&model, missing)),
-                error => not_served(error, &api.labels),
+                error => not_served(kind, error, &api.labels),
             }
         }
     }
@@ -75,12 +75,7 @@ async fn admit(api: &ApiParts, kind: ApiCall, request: Request<Incoming>) -> Res
     let awaits_continue = head.headers.contains_key(header::EXPECT);
     let checked = match check_head(api, &head.headers) {
         Ok(checked) => checked,
-        Err(error) => {
-            if !awaits_continue {
-                body::discard(body).await;
-            }
-            return Err(error);
-        }
+        Err(error) => return Err(if awaits_continue { error } else { body::refused(error, body) }),
     };
     let bytes_max = api.params.body_bytes_max;
     let rules = BodyRules { bytes_max, total: api.params.body_total, awaits_continue };

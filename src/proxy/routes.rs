@@ -82,10 +82,12 @@ impl ApiParts {
             Ok(response) => response,
             Err(error) => {
                 self.params.manager.count_rejected("bad_route");
-                if !request.headers().contains_key(header::EXPECT) {
-                    body::discard(request.into_body()).await;
-                }
-                error_response(error)
+                let awaits_continue = request.headers().contains_key(header::EXPECT);
+                error_response(if awaits_continue {
+                    error
+                } else {
+                    body::refused(error, request.into_body())
+                })
             }
         }
     }

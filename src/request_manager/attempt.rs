@@ -11,12 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, Response};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
 use super::Call;
+use super::answer_head::{is_event_stream, passed_event_stream_headers, passed_json_headers};
 use super::failure::{Failure, should_retry};
 use crate::domain::{ApiCall, Destination, EndpointOrd};
 use crate::endpoint::answer::{Usage, inspect_complete};
@@ -95,13 +96,13 @@ struct Outgoing {
 /// The body of an endpoint's answer without its content coding.
 type PlainBody = DecodedBody<AnswerBody>;
 
-/// An answer that may be committed to the client.
+/// An answer that may be committed to the client, as a 200 whatever kind of success its endpoint called it.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// In one piece.
-    Whole { status: StatusCode, headers: HeaderMap, body: Bytes, usage: Option<Usage> },
+    Whole { headers: HeaderMap, body: Bytes, usage: Option<Usage> },
     /// Under way.
-    Streaming { status: StatusCode, headers: HeaderMap, stream: Box<Streaming> },
+    Streaming { headers: HeaderMap, stream: Box<Streaming> },
 }
 
 /// An answer under way.
@@ -206,22 +207,20 @@ impl<'a> Attempt<'a> {
             }
             Err(Failure::Unusable("an answer in one piece to a request for a stream".to_owned()))
         };
-        let headers =
-            HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))]);
+        let headers = passed_event_stream_headers(&HeaderMap::new());
         let rest = Rest::Head(Box::pin(body));
-        self.under_way(StatusCode::OK, headers, (BytesMut::new(), rest, Some(StreamMeter::new())))
+        self.under_way(headers, (BytesMut::new(), rest, Some(StreamMeter::new())))
     }
 
     fn under_way(
         self,
-        status: StatusCode,
         headers: HeaderMap,
         (held, rest, meter): (BytesMut, Rest, Option<StreamMeter>),
     ) -> Answer {
         let secrets = self.pool.secrets(self.destination.endpoint).map(str::to_owned);
         let filter = EventFilter::new(self.asks_for_usage, secrets, self.renamed());
         let stream = Streaming { held, rest, meter, filter, began: self.began };
-        Answer::Streaming { status, headers, stream: Box::new(stream) }
+        Answer::Streaming { headers, stream: Box::new(stream) }
     }
 
     fn line(&self) -> Line {
@@ -240,7 +239,7 @@ impl<'a> Attempt<'a> {
 
     /// Reads a stream up to its first content.
     async fn read_preamble(self, response: Response<PlainBody>) -> Result<Answer, Failure> {
-        let (status, headers) = (response.status(), passed_headers(response.headers()));
+        let headers = passed_event_stream_headers(response.headers());
         let mut rest = response.into_body();
         let mut meter = StreamMeter::new();
         let mut held = BytesMut::new();
@@ -272,13 +271,13 @@ impl<'a> Attempt<'a> {
                 break;
             }
         }
-        Ok(self.under_way(status, headers, (held, Rest::Body(rest), Some(meter))))
+        Ok(self.under_way(headers, (held, Rest::Body(rest), Some(meter))))
     }
 
     /// Reads an answer in one piece; a very large one is passed on while it comes.
     async fn read_whole(self, response: Response<PlainBody>) -> Result<Answer, Failure> {
         let limits = *self.pool.timeouts();
-        let (status, headers) = (response.status(), passed_headers(response.headers()));
+        let headers = passed_json_headers(response.headers());
         let mut rest = response.into_body();
         let mut held = BytesMut::new();
         let mut read_by = self.began + limits.first_token;
@@ -297,13 +296,16 @@ impl<'a> Attempt<'a> {
                 Err(_) => return Err(too_late),
             }
             if held.len() > WHOLE_BYTES_MAX {
-                return Ok(self.under_way(status, headers, (held, Rest::Body(rest), None)));
+                if !held.trim_ascii_start().starts_with(b"{") {
+                    return Err(Failure::Unusable("a large answer that is no JSON object".to_owned()));
+                }
+                return Ok(self.under_way(headers, (held, Rest::Body(rest), None)));
             }
         }
         let body = held.freeze();
         let usage = inspect_complete(self.call.kind, &body)
             .map_err(|error| self.line().answered(error, Wishes::default()))?;
-        Ok(Answer::Whole { status, headers, body, usage })
+        Ok(Answer::Whole { headers, body, usage })
     }
 }
 
@@ -369,37 +371,10 @@ struct Wishes {
     should_retry: Option<bool>,
 }
 
-/// Whether a content type is that of server-sent events; media types have no case.
-pub(crate) fn names_event_stream(content_type: &HeaderValue) -> bool {
-    const EVENT_STREAM: &[u8] = b"text/event-stream";
-    content_type
-        .as_bytes()
-        .get(..EVENT_STREAM.len())
-        .is_some_and(|name| name.eq_ignore_ascii_case(EVENT_STREAM))
-}
-
 /// The answer without its content coding.
 fn decoded(response: Response<AnswerBody>) -> Result<Response<PlainBody>, Failure> {
     match ContentCoding::of(response.headers()) {
         Ok(coding) => Ok(response.map(|body| DecodedBody::new(body, coding))),
         Err(unknown) => Err(Failure::Unusable(format!("{unknown}, which it was not asked for"))),
     }
-}
-
-fn is_event_stream(response: &Response<PlainBody>) -> bool {
-    let content_type = response.headers().get(header::CONTENT_TYPE);
-    content_type.is_some_and(names_event_stream)
-}
-
-/// The headers of an endpoint's answer that go to the client: what describes the body, and nothing that
-/// names the endpoint or belongs to one hop.
-fn passed_headers(headers: &HeaderMap) -> HeaderMap {
-    // Room for what the router says itself.
-    let mut passed = HeaderMap::with_capacity(12);
-    for name in [header::CONTENT_TYPE, header::CACHE_CONTROL] {
-        if let Some(value) = headers.get(&name) {
-            passed.insert(name, value.clone());
-        }
-    }
-    passed
 }

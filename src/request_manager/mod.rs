@@ -5,6 +5,7 @@
 //! right once the last byte has passed.
 
 pub mod admission;
+mod answer_head;
 mod attempt;
 mod failure;
 pub mod key_budget;
@@ -36,7 +37,7 @@ use record::{Outcome, Record};
 
 use relay::Books;
 
-pub(crate) use attempt::names_event_stream;
+pub(crate) use answer_head::names_event_stream;
 pub use failure::{ComeBack, FailureKind};
 pub use relay::RelayBody;
 
@@ -60,14 +61,12 @@ pub struct Call {
     pub body_for: Box<dyn Fn(&str) -> Bytes + Send + Sync>,
 }
 
-/// An answer on its way to the client.
+/// An answer on its way to the client, a 200.
 #[derive(Debug)]
 pub struct Served {
     /// How it was routed.
     pub routing: Routing,
-    /// Status of the endpoint's answer.
-    pub status: StatusCode,
-    /// Headers of the endpoint's answer that clients may see.
+    /// Headers that clients see: of the endpoint's answer, or for what it is.
     pub headers: HeaderMap,
     /// The body.
     pub body: ServedBody,
@@ -355,19 +354,19 @@ impl RequestManager {
             "answering"
         );
         match answer {
-            Answer::Whole { status, headers, body, usage } => {
+            Answer::Whole { headers, body, usage } => {
                 record.count(usage, None);
                 record.end(Outcome::Ok);
                 under_way.judge(Verdict::Fine);
                 drop(placement.lease);
                 let body = echo.map_or_else(|| body.clone(), |model| echo_model(&body, &model));
                 let body = record.kept_by(body);
-                Served { routing, status, headers, body: ServedBody::Whole(Full::new(body)) }
+                Served { routing, headers, body: ServedBody::Whole(Full::new(body)) }
             }
-            Answer::Streaming { status, headers, stream } => {
+            Answer::Streaming { headers, stream } => {
                 let books = Books { record, under_way, _lease: placement.lease };
                 let body = RelayBody::new(*stream, echo, books, *self.world.pool.timeouts());
-                Served { routing, status, headers, body: ServedBody::Relayed(Box::new(body)) }
+                Served { routing, headers, body: ServedBody::Relayed(Box::new(body)) }
             }
         }
     }

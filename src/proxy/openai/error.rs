@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{ACCEPT_ENCODING, ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde::Serialize;
 
@@ -41,6 +41,8 @@ pub struct ApiError {
     pub allow: Option<&'static str>,
     /// Content codings that are accepted.
     pub accept_encoding: Option<&'static str>,
+    /// Whether the connection ends with the answer.
+    pub ends_connection: bool,
 }
 
 impl ApiError {
@@ -57,6 +59,7 @@ impl ApiError {
             should_retry: should_retry(status),
             allow: None,
             accept_encoding: None,
+            ends_connection: false,
         }
     }
 
@@ -120,7 +123,10 @@ impl ApiError {
     #[must_use]
     pub fn request_timeout(limit: Duration) -> Self {
         let message = format!("the request body did not arrive within {} s", limit.as_secs_f64());
-        Self::new(StatusCode::REQUEST_TIMEOUT, INVALID_REQUEST, Some("request_timeout"), message)
+        Self {
+            ends_connection: true,
+            ..Self::new(StatusCode::REQUEST_TIMEOUT, INVALID_REQUEST, Some("request_timeout"), message)
+        }
     }
 
     /// 413: the body is larger than `limit_bytes`.
@@ -250,6 +256,9 @@ impl ApiError {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if self.ends_connection {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         if let Some(wait) = self.retry_after {
             // Zero would be ignored by SDKs, which then choose a wait of their own.
             let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1);
