@@ -149,7 +149,7 @@ fn destination(n: u32) -> Destination {
         endpoint: EndpointOrd(n),
         model: model.clone().into(),
         upstream_model: model.into(),
-        context: Tokens(8192.0),
+        context: Some(Tokens(8192.0)),
         capabilities: Capabilities::CHAT,
         price: Price {
             prompt_usd_per_mtok: 0.1 * size,

@@ -224,7 +224,10 @@ async fn bad_requests_get_one_clear_error() {
 
 #[tokio::test]
 async fn the_batch_goes_on_without_the_bad_requests() {
-    let (endpoint, router) = hello("window: {close: fixed, max_ms: 1000}\n").await;
+    let endpoint = llm(|_| chat("m", "hello")).await;
+    let model = "{name: m, context_tokens: 8192, throughput: {max_concurrency: 64}}";
+    let nodes = [node("a", endpoint.url()).model(model)];
+    let router = Router::start(&nodes, "window: {close: fixed, max_ms: 1000}\n").await;
     let mut good = Vec::new();
     for _ in 0..3 {
         let mut client = router.client().await;
@@ -340,7 +343,7 @@ async fn edge_and_cloud() -> (FakeEndpoint, FakeEndpoint, Router) {
     let nodes = [
         node("e", edge.url()).model("{name: s, quality_prior: 0.3, context_tokens: 1000}"),
         node("c", cloud.url()).cloud().model(
-            "{name: l, quality_prior: 0.8, price: {request_usd: 1}, capabilities: [chat, tools, json]}",
+            "{name: l, quality_prior: 0.8, context_tokens: 8192, price: {request_usd: 1}, capabilities: [chat, tools, json]}",
         ),
     ];
     let virtual_models = "virtual_models:\n  - {name: auto}\n  - {name: local, placement: edge}\n  - {name: safe, min_quality: 0.5}\n";
@@ -400,7 +403,12 @@ async fn requests_go_where_they_fit() {
     assert!(message(&answer).contains("vision"), "{}", message(&answer));
     let answer = router.chat(&with("\"max_tokens\":9000")).await;
     assert_eq!(error(&answer), (400, "context_length_exceeded".into()));
-    assert!(message(&answer).contains("8192"), "{}", message(&answer));
+    // The words that LangChain, LiteLLM and others look for.
+    let start =
+        "This model's maximum context length is 8192 tokens. However, your request has about 8 tokens";
+    assert!(message(&answer).starts_with(start), "{}", message(&answer));
+    assert!(message(&answer).contains("up to 9000 in the completion (context_length_exceeded)"));
+    assert_eq!(answer.json()["error"]["param"], "messages");
     let answer = router.chat(&with(tools).replace("auto", "s")).await;
     assert_eq!(error(&answer), (400, "unsupported_capability".into()));
     assert_eq!((edge.posts().len(), cloud.posts().len()), (1, 3));

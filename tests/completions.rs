@@ -78,6 +78,7 @@ async fn each_prompt_must_fit_the_context_alone() {
     let answer = router.post(COMPLETIONS, "", with(&format!(r#""a","{of_600_tokens}""#), 401)).await;
     assert_eq!(answer.head.status(), 400);
     assert_eq!(answer.json()["error"]["code"], "context_length_exceeded");
+    assert_eq!(answer.json()["error"]["param"], "prompt");
 }
 
 #[tokio::test]

@@ -159,7 +159,7 @@ mod accepted {
 
         let large = &fleet.destinations[0];
         assert_eq!((&*large.model, &*large.upstream_model), ("large", "qwen2.5-14b-instruct"));
-        assert_eq!((large.class, large.context), (NodeClass::Cloud, Tokens(32_768.0)));
+        assert_eq!((large.class, large.context), (NodeClass::Cloud, Some(Tokens(32_768.0))));
         let offered = Capabilities::CHAT.with(Capabilities::TOOLS).with(Capabilities::JSON);
         assert_eq!(large.capabilities, offered);
         assert!((large.price.prompt_usd_per_mtok - 0.9).abs() < 1e-12);
@@ -203,7 +203,7 @@ mod accepted {
         let destination = &config.fleet.destinations[0];
         assert_eq!(destination.id.as_str(), "127.0.0.1:8000/m");
         assert_eq!((destination.class, &*destination.upstream_model), (NodeClass::Edge, "m"));
-        assert_eq!((destination.context, destination.quality_prior), (Tokens(8_192.0), Quality(0.5)));
+        assert_eq!((destination.context, destination.quality_prior), (None, Quality(0.5)));
         assert_eq!((destination.capabilities, destination.price), (Capabilities::CHAT, Default::default()));
         assert_eq!(
             (destination.network.rtt, destination.network.uplink),

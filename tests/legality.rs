@@ -40,7 +40,8 @@ fn destination(n: usize, class: NodeClass, model: &str, capabilities: Capabiliti
         endpoint: EndpointOrd(u32::try_from(n).unwrap()),
         model: model.into(),
         upstream_model: model.into(),
-        context: Tokens(1000.0 * (n + 1) as f64),
+        // The last one's is not known.
+        context: (n + 1 < M).then_some(Tokens(1000.0 * (n + 1) as f64)),
         capabilities,
         price: Price { prompt_usd_per_mtok: 1.0 + n as f64, ..Price::default() },
         throughput: Throughput {
@@ -157,7 +158,7 @@ impl Client {
         let floors = [own.min_quality, self.headers.min_quality];
         (is_virtual || &*destination.model == self.model)
             && destination.capabilities.offers(self.needs)
-            && destination.context.get() >= self.prompt + 100.0
+            && destination.context.is_none_or(|context| context.get() >= self.prompt + 100.0)
             && placements.into_iter().flatten().all(|class| class == destination.class)
             && floors.into_iter().flatten().all(|floor| self.quality[d] >= floor.get())
             && state.availability == Availability::Ready

@@ -12,7 +12,7 @@ use crate::units::{Quality, Tokens, TokensPerSec, Usd};
 pub(super) struct Model {
     pub(super) name: Arc<str>,
     pub(super) upstream: Arc<str>,
-    pub(super) context: Tokens,
+    pub(super) context: Option<Tokens>,
     pub(super) capabilities: Capabilities,
     pub(super) price: Price,
     pub(super) throughput: Throughput,
@@ -20,7 +20,7 @@ pub(super) struct Model {
 }
 
 /// Reads a model: `name` (required), `upstream` (default the name), `parameters_b` 0.001 to 100000 (used for
-/// default throughput), `context_tokens` 1 to 100000000 (8192), `capabilities` (`[chat]`), `price` (0),
+/// default throughput), `context_tokens` 1 to 100000000 (not known), `capabilities` (`[chat]`), `price` (0),
 /// `throughput`, `quality_prior` 0 to 1 (0.5). `None` without a usable name.
 pub(super) fn read_model(s: &mut Section<'_>, kind: EndpointKind, class: NodeClass) -> Option<Model> {
     let name = s.require("name", "the name clients ask for").and_then(|field| model_name(&field));
@@ -29,13 +29,19 @@ pub(super) fn read_model(s: &mut Section<'_>, kind: EndpointKind, class: NodeCla
     let model = Model {
         name: name.clone().unwrap_or_default(),
         upstream: upstream.map(Into::into).or_else(|| name.clone()).unwrap_or_default(),
-        context: Tokens(f64::from(s.count("context_tokens", 1..=100_000_000, 8_192))),
+        context: read_context(s),
         capabilities: s.get("capabilities").map_or(Capabilities::CHAT, |field| read_capabilities(&field)),
         price: s.section("price", read_price),
         throughput: s.section("throughput", |s| read_throughput(s, kind, class, billions)),
         quality_prior: Quality(s.float("quality_prior", 0.0..=1.0, 0.5)),
     };
     name.map(|_| model)
+}
+
+/// Reads `context_tokens`, 1 to 100000000; `None` = not known.
+pub(super) fn read_context(s: &mut Section<'_>) -> Option<Tokens> {
+    let tokens = s.get("context_tokens").and_then(|field| field.count(1..=100_000_000));
+    tokens.map(|tokens| Tokens(f64::from(tokens)))
 }
 
 fn read_capabilities(field: &Field<'_>) -> Capabilities {

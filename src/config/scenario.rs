@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::model::{read_price, read_throughput};
+use super::model::{read_context, read_price, read_throughput};
 use super::name::{model_name, plain_name};
 use super::node::{read_network, read_power};
 use super::reader::{Field, Report, Section};
@@ -20,7 +20,7 @@ use crate::domain::destination::{
 use crate::domain::named::named_enum;
 use crate::endpoint::EndpointKind;
 use crate::planning::params::WindowParams;
-use crate::units::{Quality, Tokens, TokensPerSec};
+use crate::units::{Quality, TokensPerSec};
 
 named_enum! {
     /// `trace`: rows that come with the program.
@@ -193,7 +193,7 @@ impl Fleet {
             }
         };
         let price = s.section("price", read_price);
-        let context = Tokens(f64::from(s.count("context_tokens", 1..=100_000_000, 100_000_000)));
+        let context = read_context(s);
         let quality_prior = Quality(s.float("quality_prior", 0.0..=1.0, 0.5));
         let Some(name) = name else { return };
         let id = DestinationId::new(&machine.name, None, &name);

@@ -26,6 +26,16 @@ impl ApiCall {
         }
     }
 
+    /// The field of its requests that holds the prompt.
+    #[must_use]
+    pub const fn prompt_field(self) -> &'static str {
+        match self {
+            Self::Chat => "messages",
+            Self::Completions => "prompt",
+            Self::Embeddings => "input",
+        }
+    }
+
     /// What every request of its kind needs of a model. A chat model completes text as well: engines serve both
     /// with the same weights.
     #[must_use]

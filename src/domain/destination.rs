@@ -244,8 +244,8 @@ pub struct Destination {
     pub model: Arc<str>,
     /// The name the endpoint knows the model by.
     pub upstream_model: Arc<str>,
-    /// Prompt plus completion tokens that fit.
-    pub context: Tokens,
+    /// Prompt plus completion tokens that fit; `None` = not known, so that only the endpoint judges.
+    pub context: Option<Tokens>,
     /// What the model can be asked for.
     pub capabilities: Capabilities,
     /// Token prices.

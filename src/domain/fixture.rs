@@ -18,7 +18,7 @@ pub(crate) fn destination(n: u32, slots: u32, max_inflight: u32) -> Destination 
         endpoint: EndpointOrd(n),
         model: model.clone().into(),
         upstream_model: model.into(),
-        context: Tokens(8192.0),
+        context: Some(Tokens(8192.0)),
         capabilities: Capabilities::CHAT,
         price: Price { prompt_usd_per_mtok: 1.0, completion_usd_per_mtok: 1.0, ..Price::default() },
         throughput: Throughput {

@@ -54,7 +54,7 @@ pub(super) async fn handle(
                     error: PlaceError::Impossible(NoDestination::MissingCapability { missing }),
                     ..
                 } => error_response(ApiError::unsupported_capability(&model, missing)),
-                error => not_served(error, &api.labels),
+                error => not_served(kind, error, &api.labels),
             }
         }
     }

@@ -8,7 +8,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 
 use super::openai::ApiError;
-use crate::domain::Destination;
+use crate::domain::{ApiCall, Destination};
 use crate::endpoint::upstream_error::UpstreamError;
 use crate::request_manager::{
     ComeBack, FailureKind, Routing, ServeError, Served, ServedBody, names_event_stream,
@@ -141,18 +141,22 @@ pub(super) fn describe_decision(headers: &mut HeaderMap, routing: &Routing, runn
 }
 
 /// The answer to a client that no endpoint answered, with what it is told of the routing if it was routed.
-pub(super) fn not_served(error: &ServeError, labels: &RoutingLabels) -> Response<ResponseBody> {
+pub(super) fn not_served(
+    kind: ApiCall,
+    error: &ServeError,
+    labels: &RoutingLabels,
+) -> Response<ResponseBody> {
     match error {
-        ServeError::Unplaced { error, come_back } => error_response(place_error(error, *come_back)),
-        ServeError::Failed { kind, routing } => {
-            let mut response = error_response(failure(kind, &error.to_string()));
+        ServeError::Unplaced { error, come_back } => error_response(place_error(kind, error, *come_back)),
+        ServeError::Failed { kind: failed, routing } => {
+            let mut response = error_response(failure(failed, &error.to_string()));
             describe(response.headers_mut(), routing, labels);
             response
         }
     }
 }
 
-fn place_error(error: &PlaceError, come_back: Option<ComeBack>) -> ApiError {
+fn place_error(kind: ApiCall, error: &PlaceError, come_back: Option<ComeBack>) -> ApiError {
     let message = error.to_string();
     match error {
         PlaceError::Impossible(NoDestination::Unavailable { .. } | NoDestination::AllTried { .. }) => {
@@ -163,14 +167,14 @@ fn place_error(error: &PlaceError, come_back: Option<ComeBack>) -> ApiError {
             }
         }
         PlaceError::QueueFull { .. } => ApiError::too_many_requests(message, RETRY_SOON),
-        PlaceError::Impossible(reason) => no_destination(reason),
+        PlaceError::Impossible(reason) => no_destination(kind, reason),
         PlaceError::Expired { .. } | PlaceError::Undecided(_) | PlaceError::Closed => {
             ApiError::unavailable(message, RETRY_SOON)
         }
     }
 }
 
-fn no_destination(reason: &NoDestination) -> ApiError {
+fn no_destination(kind: ApiCall, reason: &NoDestination) -> ApiError {
     let message = reason.to_string();
     match reason {
         NoDestination::UnknownModel { model } => ApiError::model_not_found(model),
@@ -178,7 +182,7 @@ fn no_destination(reason: &NoDestination) -> ApiError {
             ApiError::bad_request(message, None, Some("unsupported_capability"))
         }
         NoDestination::ContextTooSmall { .. } => {
-            ApiError::bad_request(message, Some("messages"), Some("context_length_exceeded"))
+            ApiError::bad_request(message, Some(kind.prompt_field()), Some("context_length_exceeded"))
         }
         NoDestination::Placement { .. } => {
             ApiError::bad_request(message, Some("x-cema-placement"), Some("no_such_placement"))

@@ -62,10 +62,20 @@ pub enum NoDestination {
         missing: Vec<&'static str>,
     },
     /// Prompt and completion fit into no candidate's context (the client's fault, 400).
-    #[error("{} tokens of prompt and completion exceed the largest context of {} tokens", needed.get(), largest.get())]
+    ///
+    /// Clients tell it by the words that OpenAI and vLLM use.
+    #[error(
+        "This model's maximum context length is {} tokens. However, your request has about {} tokens in the prompt \
+         and asks for up to {} in the completion (context_length_exceeded). Please shorten the prompt or the completion.",
+        largest.get().floor(),
+        prompt.get().ceil(),
+        completion.get().ceil()
+    )]
     ContextTooSmall {
-        /// Tokens of the longest prompt plus the cap on the completion.
-        needed: Tokens,
+        /// Tokens of the longest prompt.
+        prompt: Tokens,
+        /// The cap on the completion, zero where there is none.
+        completion: Tokens,
         /// Largest context among the candidates.
         largest: Tokens,
     },
@@ -158,10 +168,14 @@ fn by_capability(candidates: &mut Vec<Candidate<'_>>, request: &RoutingRequest) 
 }
 
 fn by_context(candidates: &mut Vec<Candidate<'_>>, request: &RoutingRequest) -> Result<(), NoDestination> {
-    let needed = request.longest_prompt + request.max_completion_tokens.unwrap_or(Tokens::ZERO);
-    let largest = candidates.iter().map(|(_, d, _)| d.context).fold(Tokens::ZERO, Tokens::max);
-    candidates.retain(|(_, d, _)| d.context >= needed);
-    if candidates.is_empty() { Err(NoDestination::ContextTooSmall { needed, largest }) } else { Ok(()) }
+    let (prompt, completion) =
+        (request.longest_prompt, request.max_completion_tokens.unwrap_or(Tokens::ZERO));
+    let largest = candidates.iter().filter_map(|(_, d, _)| d.context).fold(Tokens::ZERO, Tokens::max);
+    candidates.retain(|(_, d, _)| d.context.is_none_or(|context| context >= prompt + completion));
+    if candidates.is_empty() {
+        return Err(NoDestination::ContextTooSmall { prompt, completion, largest });
+    }
+    Ok(())
 }
 
 fn by_placement(candidates: &mut Vec<Candidate<'_>>, request: &RoutingRequest) -> Result<(), NoDestination> {
@@ -213,7 +227,7 @@ mod tests {
         let mut big = destination("b", "big");
         big.capabilities = Capabilities::CHAT.with(Capabilities::TOOLS);
         let mut short = destination("c", "big");
-        short.context = Tokens(1_000.0);
+        short.context = Some(Tokens(1_000.0));
         context(vec![small, big, short])
     }
 
@@ -258,9 +272,16 @@ mod tests {
             ..request()
         };
         assert_eq!(legal(&vision, &fleet), Err(NoDestination::MissingCapability { missing: vec!["vision"] }));
-        let long = RoutingRequest { longest_prompt: Tokens(9_000.0), ..request() };
-        let too_small = NoDestination::ContextTooSmall { needed: Tokens(9_000.0), largest: Tokens(4_096.0) };
-        assert_eq!(legal(&long, &fleet), Err(too_small));
+        let cap = Some(Tokens(20.0));
+        let long =
+            RoutingRequest { longest_prompt: Tokens(9_000.25), max_completion_tokens: cap, ..request() };
+        let too_small = legal(&long, &fleet).unwrap_err();
+        assert_eq!(
+            too_small.to_string(),
+            "This model's maximum context length is 4096 tokens. However, your request has about 9001 tokens in the \
+             prompt and asks for up to 20 in the completion (context_length_exceeded). Please shorten the prompt or \
+             the completion."
+        );
         let edge = Constraints { placement: Some(NodeClass::Edge), ..Constraints::default() };
         let edge_big = RoutingRequest { target: named("big"), constraints: edge, ..request() };
         assert_eq!(legal(&edge_big, &fleet), Err(NoDestination::Placement { wanted: NodeClass::Edge }));
@@ -280,6 +301,17 @@ mod tests {
         assert_eq!(legal(&big, &fleet), Err(unavailable));
         let tried = legal_set(&request(), None, &fleet, &[DestinationOrd(0)]);
         assert_eq!(tried, Err(NoDestination::AllTried { tried: 1 }));
+    }
+
+    #[test]
+    fn a_context_that_is_not_known_has_no_limit() {
+        let mut unknown = destination("b", "big");
+        unknown.context = None;
+        let fleet = context(vec![destination("a", "small"), unknown]);
+        let cap = Some(Tokens(1e9));
+        let long = RoutingRequest { longest_prompt: Tokens(1e9), max_completion_tokens: cap, ..request() };
+        let set = legal_set(&long, None, &fleet, &[]).unwrap();
+        assert_eq!(set.iter().collect::<Vec<_>>(), [DestinationOrd(1)]);
     }
 
     #[test]

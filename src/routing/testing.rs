@@ -72,7 +72,7 @@ pub(super) fn destination(node: &str, model: &str) -> Destination {
         endpoint: EndpointOrd(0),
         model: model.into(),
         upstream_model: model.into(),
-        context: Tokens(4_096.0),
+        context: Some(Tokens(4_096.0)),
         capabilities: Capabilities::CHAT,
         price: Price { prompt_usd_per_mtok: 1.0, completion_usd_per_mtok: 2.0, request: Usd(1e-4) },
         throughput: Throughput {

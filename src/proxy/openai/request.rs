@@ -405,14 +405,17 @@ fn choices(param: &'static str, raw: Option<&RawValue>) -> Result<u32, RequestFa
 }
 
 /// A cap on completion tokens. Negative caps mean "no limit" to llama.cpp and are refused by vLLM: no cap here.
+/// More than any context holds: a larger cap on the completion counts as this one.
+const TOKEN_CAP_MAX: f64 = 1e9;
+
 fn token_cap(param: &'static str, raw: &RawValue) -> Result<Option<u64>, RequestFault> {
     if raw.get() == "null" {
         return Ok(None);
     }
     let cap = number(raw.get())
         .ok_or_else(|| RequestFault::WrongType { param: param.into(), expected: "send a whole number" })?;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates; not negative")]
-    Ok((cap >= 0.0).then_some(cap as u64))
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded; not negative")]
+    Ok((cap >= 0.0).then_some(cap.min(TOKEN_CAP_MAX) as u64))
 }
 
 fn number(raw: &str) -> Option<f64> {
@@ -484,8 +487,9 @@ mod tests {
         assert_eq!(cap(r#","max_completion_tokens":null,"max_tokens":5"#), Some(5));
         assert_eq!(cap(r#","max_completion_tokens":3,"max_tokens":"junk""#), Some(3));
         assert_eq!(cap(r#","max_tokens":-1"#), None);
+        assert_eq!(cap(r#","max_tokens":18446744073709551615"#), Some(1_000_000_000));
         assert_eq!(cap(r#","max_tokens":16.0"#), Some(16));
-        assert_eq!(cap(r#","max_tokens":99999999999999999999999"#), Some(u64::MAX));
+        assert_eq!(cap(r#","max_tokens":99999999999999999999999"#), Some(1_000_000_000));
     }
 
     #[test]
