@@ -1,5 +1,5 @@
-//! The two things of a stream that do not pass: the token counts a client did not ask for, and an
-//! endpoint's address or key in an error event. Every other byte passes as it came.
+//! What of a stream does not pass as it came: the token counts a client did not ask for and, in an error event,
+//! an endpoint's address or key and a model's name that clients are not to see.
 
 use std::sync::LazyLock;
 
@@ -9,6 +9,7 @@ use memchr::memmem::{self, Finder};
 
 use super::answer::{EventKind, classify_event};
 use super::sse::data_value;
+use super::upstream_error::Renamed;
 
 static USAGE_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"usage\""));
 static ERROR_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"error\""));
@@ -23,6 +24,7 @@ pub struct EventFilter {
     /// Whether the event with the token counts is the router's own affair.
     swallows_usage: bool,
     secrets: Vec<String>,
+    renamed: Option<Renamed>,
     /// The last line has not ended yet.
     is_inside_line: bool,
     /// It ended with CR: an LF that follows belongs to it and shares its fate.
@@ -38,10 +40,15 @@ enum Fate {
 }
 
 impl EventFilter {
-    /// A filter at the start of a stream. `secrets` are what must not be read in its error events.
-    pub fn new(swallows_usage: bool, secrets: impl IntoIterator<Item = String>) -> Self {
+    /// A filter at the start of a stream. `secrets` are what must not be read in its error events, `renamed` is
+    /// what they call the model.
+    pub fn new(
+        swallows_usage: bool,
+        secrets: impl IntoIterator<Item = String>,
+        renamed: Option<Renamed>,
+    ) -> Self {
         let secrets = secrets.into_iter().filter(|secret| !secret.is_empty()).collect();
-        Self { swallows_usage, secrets, is_inside_line: false, after_cr: None, is_swallowing: false }
+        Self { swallows_usage, secrets, renamed, is_inside_line: false, after_cr: None, is_swallowing: false }
     }
 
     /// Takes the next lines and returns those that pass, possibly none. Nothing is copied where all do.
@@ -64,7 +71,7 @@ impl EventFilter {
 
     fn passes_all(&self, lines: &[u8]) -> bool {
         let may_count = self.swallows_usage && USAGE_KEY.find(lines).is_some();
-        let may_tell = ERROR_KEY.find(lines).is_some() && self.names_secret(lines);
+        let may_tell = ERROR_KEY.find(lines).is_some() && self.tells(lines);
         let is_amid = self.is_swallowing || self.after_cr == Some(Fate::Swallowed);
         !(is_amid || may_count || may_tell)
     }
@@ -94,8 +101,8 @@ impl EventFilter {
                     self.is_swallowing = true;
                     return Fate::Swallowed;
                 }
-                Some(Some(EventKind::Error(_))) if self.names_secret(line) => {
-                    passed.extend_from_slice(&self.redacted(line));
+                Some(Some(EventKind::Error(_))) if self.tells(line) => {
+                    passed.extend_from_slice(self.reworded(line).as_bytes());
                     return Fate::Passed;
                 }
                 _ => {}
@@ -112,13 +119,19 @@ impl EventFilter {
         }
     }
 
-    fn names_secret(&self, bytes: &[u8]) -> bool {
+    /// Whether something in it is not for clients.
+    fn tells(&self, bytes: &[u8]) -> bool {
         self.secrets.iter().any(|secret| memmem::find(bytes, secret.as_bytes()).is_some())
+            || self.renamed.as_ref().is_some_and(|renamed| renamed.is_in(bytes))
     }
 
-    fn redacted(&self, line: &[u8]) -> Vec<u8> {
+    fn reworded(&self, line: &[u8]) -> String {
         let text = String::from_utf8_lossy(line).into_owned();
-        self.secrets.iter().fold(text, |text, secret| text.replace(secret, "(endpoint)")).into_bytes()
+        let text = self.secrets.iter().fold(text, |text, secret| text.replace(secret, "(endpoint)"));
+        match &self.renamed {
+            Some(renamed) => renamed.in_json(&text),
+            None => text,
+        }
     }
 }
 
@@ -138,14 +151,16 @@ mod tests {
     const USAGE: &str =
         r#"data: {"id":"x","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}"#;
     const CHUNK: &str =
-        r#"data: {"id":"x","choices":[{"delta":{"content":"\"usage\" 10.0.0.7:8000"}}],"usage":null}"#;
+        r#"data: {"id":"x","choices":[{"delta":{"content":"\"usage\" 10.0.0.7:8000 up:7b"}}],"usage":null}"#;
     const RUNNING: &str =
         r#"data: {"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":3,"completion_tokens":1}}"#;
-    const ERROR: &str = r#"data: {"error":{"message":"lost http://10.0.0.7:8000/v1 with sk-1","code":500}}"#;
+    const ERROR: &str =
+        r#"data: {"error":{"message":"lost up:7b at http://10.0.0.7:8000/v1 with sk-1","code":500}}"#;
 
     fn filtered<'a>(swallows_usage: bool, chunks: impl IntoIterator<Item = &'a [u8]>) -> String {
         let secrets = ["10.0.0.7:8000", "sk-1", ""].map(str::to_owned);
-        let mut filter = EventFilter::new(swallows_usage, secrets);
+        let renamed = Renamed { upstream: "up:7b".into(), asked: "auto".into() };
+        let mut filter = EventFilter::new(swallows_usage, secrets, Some(renamed));
         let mut lines = WholeLines::default();
         let mut passed = Vec::new();
         for chunk in chunks {
@@ -176,7 +191,7 @@ mod tests {
     fn an_error_event_loses_address_and_key_and_no_other_event_does() {
         let stream = format!("{CHUNK}\n\n{ERROR}\n\n");
         let expected = format!(
-            "{CHUNK}\n\ndata: {{\"error\":{{\"message\":\"lost http://(endpoint)/v1 with (endpoint)\",\"code\":500}}}}\n\n"
+            "{CHUNK}\n\ndata: {{\"error\":{{\"message\":\"lost auto at http://(endpoint)/v1 with (endpoint)\",\"code\":500}}}}\n\n"
         );
         for size in [1, 9, stream.len()] {
             assert_eq!(filtered(false, stream.as_bytes().chunks(size)), expected);
@@ -187,7 +202,7 @@ mod tests {
 
     #[test]
     fn what_is_not_touched_is_not_copied() {
-        let mut filter = EventFilter::new(true, ["10.0.0.7:8000".to_owned()]);
+        let mut filter = EventFilter::new(true, ["10.0.0.7:8000".to_owned()], None);
         let event = Bytes::from_static(b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n");
         assert_eq!(filter.push(event.clone()).as_ptr(), event.as_ptr());
     }

@@ -95,10 +95,13 @@ where
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         // Nobody knows where a body of odd framing ends, or whether one that is announced comes.
-        let is_drained = !request.headers().contains_key(header::EXPECT);
-        let checked = self.check_framing(&request).map_err(|error| (error, false));
-        let checked = checked.and_then(|()| check_head(&request).map_err(|error| (error, is_drained)));
-        let Err((error, is_drained)) = checked else { return Either::Right(self.service.call(request)) };
+        let (error, is_drained) = match self.check_framing(&request) {
+            Err(error) => (error, false),
+            Ok(()) => match check_head(&request) {
+                Err(error) => (error, !request.headers().contains_key(header::EXPECT)),
+                Ok(()) => return Either::Right(self.service.call(request)),
+            },
+        };
         let id = request_id(request.headers());
         let error = if is_drained { body::refused(error, request.into_body()) } else { error };
         Either::Left(ready(Ok(turned_away(id, error))))

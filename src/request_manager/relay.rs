@@ -167,8 +167,13 @@ impl RelayBody {
         }
     }
 
-    /// Ends a committed stream that failed: an error event on a fresh line, then an aborted body.
+    /// Ends a committed stream that failed: an error event on a fresh line, then an aborted body. After `[DONE]`
+    /// nothing was to come any more, and nothing is wrong.
     fn cut(&mut self, why: &'static str) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        if self.stream.meter.as_ref().is_some_and(StreamMeter::is_done) {
+            self.stream.rest = Rest::Nothing;
+            return self.ended();
+        }
         let fresh_line = self.fresh_line();
         self.cut_after(fresh_line, why, None)
     }
