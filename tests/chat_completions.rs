@@ -406,7 +406,7 @@ async fn requests_go_where_they_fit() {
     assert_eq!(error(&answer), (400, "context_length_exceeded".into()));
     // The words that LangChain, LiteLLM and others look for.
     let start =
-        "This model's maximum context length is 8192 tokens. However, your request has about 1 tokens";
+        "This model's maximum context length is 8192 tokens. However, your request has about 8 tokens";
     assert!(message(&answer).starts_with(start), "{}", message(&answer));
     assert!(message(&answer).contains("up to 9000 in the completion (context_length_exceeded)"));
     assert_eq!(answer.json()["error"]["param"], "messages");

@@ -23,6 +23,7 @@ use support::fake_endpoint::{FakeEndpoint, Step};
 use support::http1::Reader;
 use support::in_time;
 use support::kernel::{HELD_MAX, at_rest};
+use support::raw_client::RawClient;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
@@ -152,6 +153,29 @@ async fn targets_and_other_protocols_have_bounds() {
     assert_eq!((answer.head.status(), answer.json()["error"]["code"].clone()), (414, "uri_too_long".into()));
     assert_eq!(answer.head.header("connection").as_deref(), Some("close"));
     assert_eq!(router.get(&long[..8 << 10]).await.head.status(), 404);
+
+    let body = ask("m");
+    let (path, length) = (CHAT, format!("content-length: {}", body.len()));
+    for (lines, status, code) in [
+        (&[&*length][..], 400, "invalid_host"),
+        (&["host: a", "host: a", &length], 400, "invalid_host"),
+        (&["host: a", "expect: the-moon", &length], 417, "expectation_failed"),
+        (&["host: a", "expect: 100-continue", "expect: more", &length], 417, "expectation_failed"),
+    ] {
+        for addr in [router.api(), router.admin()] {
+            let lines: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
+            let mut client = RawClient::connect(addr).await;
+            client.send(format!("POST {path} HTTP/1.1\r\n{lines}\r\n{body}")).await;
+            let answer = client.answer().await;
+            assert_eq!(
+                (answer.head.status(), answer.json()["error"]["code"].as_str()),
+                (status, Some(code)),
+                "{lines}"
+            );
+            assert_eq!(answer.head.header("connection").as_deref(), Some("close"), "{lines}");
+            assert!(client.some_or_end().await.is_empty(), "{lines}");
+        }
+    }
 
     let mut client = router.client().await;
     client.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0").await;

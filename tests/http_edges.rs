@@ -107,6 +107,9 @@ async fn options_and_wrong_methods_name_the_right_ones() {
                 "{method} {path}"
             );
             assert_eq!(answer.json()["error"]["code"], "method_not_allowed");
+            let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+            let useful = if allow.starts_with("POST") { "use POST" } else { "use GET, HEAD" };
+            assert!(message.ends_with(useful), "{message}");
         }
     }
     client.send("OPTIONS * HTTP/1.1\r\nhost: t\r\n\r\n").await;

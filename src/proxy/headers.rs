@@ -48,8 +48,12 @@ pub(super) fn read(headers: &HeaderMap, grant: Grant<'_>) -> Result<RoutingHeade
     let deadline_ms = parsed(headers, DEADLINE_MS, "milliseconds from 1 to 86400000", |text| {
         number_in(text, 1.0, DEADLINE_MS_MAX)
     })?;
-    let weights =
-        parsed(headers, WEIGHTS, "weights such as quality=.6,time=.4 that do not sum to 0", parse_weights)?;
+    let weights = parsed(
+        headers,
+        WEIGHTS,
+        "weights such as quality=.6,time=.4, each named once, that do not sum to 0",
+        parse_weights,
+    )?;
     if weights.is_some() && !grant.allows_weights() {
         let message = format!("this API key may not set `{WEIGHTS}`: leave the header out");
         return Err(ApiError::new(
@@ -59,13 +63,13 @@ pub(super) fn read(headers: &HeaderMap, grant: Grant<'_>) -> Result<RoutingHeade
             message,
         ));
     }
-    let debug = headers.get(DEBUG).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"));
+    let debug = parsed(headers, DEBUG, "true or false", |text| text.to_ascii_lowercase().parse().ok())?;
     let constraints = Constraints {
         placement,
         min_quality: min_quality.map(Quality),
         deadline: deadline_ms.map(Seconds::from_ms),
     };
-    Ok(RoutingHeaders { constraints, weights, debug })
+    Ok(RoutingHeaders { constraints, weights, debug: debug.unwrap_or(false) })
 }
 
 fn parsed<T>(
@@ -91,21 +95,24 @@ fn number_in(text: &str, low: f64, high: f64) -> Option<f64> {
     text.parse::<f64>().ok().filter(|number| (low..=high).contains(number))
 }
 
-/// Terms that are not named get no weight.
+/// Terms that are not named get no weight; none may be named twice.
 fn parse_weights(text: &str) -> Option<Weights> {
-    let mut weights = Weights { quality: 0.0, cost: 0.0, energy: 0.0, time: 0.0 };
+    let [mut quality, mut cost, mut energy, mut time] = [None; 4];
     for pair in text.split(',') {
         let (term, value) = pair.split_once('=')?;
-        let value = value.trim().parse().ok()?;
-        match term.trim() {
-            "quality" => weights.quality = value,
-            "cost" => weights.cost = value,
-            "energy" => weights.energy = value,
-            "time" => weights.time = value,
+        let weight = match term.trim() {
+            "quality" => &mut quality,
+            "cost" => &mut cost,
+            "energy" => &mut energy,
+            "time" => &mut time,
             _ => return None,
+        };
+        if weight.replace(value.trim().parse::<f64>().ok()?).is_some() {
+            return None;
         }
     }
-    weights.normalised()
+    let [quality, cost, energy, time] = [quality, cost, energy, time].map(|weight| weight.unwrap_or(0.0));
+    Weights { quality, cost, energy, time }.normalised()
 }
 
 /// Refuses a body that is declared as something other than JSON; one that is not declared is taken for JSON.
@@ -179,6 +186,7 @@ mod tests {
             Some(Weights { quality: 0.75, cost: 0.0, energy: 0.0, time: 0.25 })
         );
         assert!(read_one(DEBUG, "True").unwrap().debug);
+        assert!(!read_one(DEBUG, "false").unwrap().debug);
         for (name, value) in [
             (PLACEMENT, "moon"),
             (MIN_QUALITY, "1.1"),
@@ -189,6 +197,9 @@ mod tests {
             (WEIGHTS, "speed=1"),
             (WEIGHTS, "time"),
             (WEIGHTS, "time=-1"),
+            (WEIGHTS, "time=1,time=2"),
+            (DEBUG, "1"),
+            (DEBUG, ""),
             ("x-cema-placment", "edge"),
         ] {
             let error = read_one(name, value).unwrap_err();

@@ -112,7 +112,8 @@ impl ApiError {
     /// 405: the path exists but not for this method; `allow` lists those that it takes.
     #[must_use]
     pub fn method_not_allowed(method: &str, path: &str, allow: &'static str) -> Self {
-        let message = format!("`{}` does not take {}: use {allow}", shortened(path), shortened(method));
+        let useful = allow.trim_end_matches(", OPTIONS");
+        let message = format!("`{}` does not take {}: use {useful}", shortened(path), shortened(method));
         Self {
             allow: Some(allow),
             ..Self::new(StatusCode::METHOD_NOT_ALLOWED, INVALID_REQUEST, Some("method_not_allowed"), message)
