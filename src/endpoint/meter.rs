@@ -12,7 +12,7 @@ use super::sse::{Scanner, SseEvent};
 use super::upstream_error::UpstreamError;
 
 static USAGE_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"usage\""));
-static ERROR_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"error\""));
+static ERROR_WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("error"));
 static FINISH_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"finish_reason\""));
 
 /// Observes one answer stream. The same bytes give the same readings however they are split.
@@ -108,6 +108,7 @@ impl Tally {
             SseEvent::Comment => {}
             SseEvent::Done => self.is_done = true,
             SseEvent::Oversized => self.count_content(),
+            SseEvent::Error(data) => self.error = Some(UpstreamError::from_event(data)),
             SseEvent::Data(data) if self.has_content && !is_worth_reading(data) => self.count_content(),
             SseEvent::Data(data) => self.record(classify_event(data)),
         }
@@ -136,15 +137,34 @@ impl Tally {
 }
 
 fn is_worth_reading(data: &[u8]) -> bool {
-    [&USAGE_KEY, &ERROR_KEY, &FINISH_KEY].into_iter().any(|key| has_value(data, key))
+    may_be_error(data) || [&USAGE_KEY, &FINISH_KEY].into_iter().any(|key| has_value(data, key))
+}
+
+/// Whether there may be an error in these bytes of a stream: `"error":…`, `"object":"error"` or
+/// `event: error`.
+pub(super) fn may_be_error(bytes: &[u8]) -> bool {
+    ERROR_WORD.find_iter(bytes).any(|at| {
+        let (before, after) = (&bytes[..at], &bytes[at + ERROR_WORD.needle().len()..]);
+        match (before.strip_suffix(b"\""), after.strip_prefix(b"\"")) {
+            (Some(before), Some(after)) => is_followed_by_value(after) || ends_with_object_key(before),
+            _ => before.trim_ascii_end().ends_with(b"event:"),
+        }
+    })
+}
+
+fn ends_with_object_key(before: &[u8]) -> bool {
+    let key = before.trim_ascii_end().strip_suffix(b":");
+    key.is_some_and(|key| key.trim_ascii_end().ends_with(b"\"object\""))
 }
 
 /// Whether `data` has the key with another value than null. Inside a JSON string its quotes were escaped.
 fn has_value(data: &[u8], key: &Finder<'_>) -> bool {
-    key.find_iter(data).any(|at| {
-        let after = data[at + key.needle().len()..].trim_ascii_start();
-        after.strip_prefix(b":").is_some_and(|value| !value.trim_ascii_start().starts_with(b"null"))
-    })
+    key.find_iter(data).any(|at| is_followed_by_value(&data[at + key.needle().len()..]))
+}
+
+fn is_followed_by_value(after_key: &[u8]) -> bool {
+    let value = after_key.trim_ascii_start().strip_prefix(b":");
+    value.is_some_and(|value| !value.trim_ascii_start().starts_with(b"null"))
 }
 
 #[cfg(test)]
@@ -240,6 +260,24 @@ mod tests {
         let stream = b": a\n\n: b\n\ndata: {\"error\":{\"message\":\"overloaded\",\"code\":503}}\n\ndata: {\"choices\":[{\"text\":\"x\"}]}\n\ndata: [DONE]\n\n";
         let meter = meter([stream.as_slice()]);
         assert_eq!(readings(&meter), (0, None, false, false, false, Some("overloaded".into())));
+    }
+
+    #[test]
+    fn an_error_in_another_form_is_one_after_content_too() {
+        let content = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
+        for (error, message) in [
+            ("data: {\"object\": \"error\",\"message\":\"died\"}\n\n", "died"),
+            ("event: error\ndata: {\"message\":\"died\"}\n\n", "died"),
+            ("event:error\ndata: oh\n\n", "the endpoint answered with status 502 and no message"),
+        ] {
+            let stream = format!("{content}{error}");
+            for size in [1, 9, stream.len()] {
+                let meter = meter(stream.as_bytes().chunks(size));
+                assert_eq!(meter.error().map(|error| error.message.as_str()), Some(message), "{error}");
+            }
+        }
+        let harmless = format!("event: errors\n{content}{content}");
+        assert!(meter([harmless.as_bytes()]).error().is_none());
     }
 
     #[test]

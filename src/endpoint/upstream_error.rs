@@ -46,6 +46,12 @@ impl UpstreamError {
         is_error.then(|| Said::read(object).unwrap_or_default().into_error(None))
     }
 
+    /// Reads the data of a stream event that is called `error`.
+    pub(super) fn from_event(data: &[u8]) -> Self {
+        let said = std::str::from_utf8(data).ok().map(str::trim_ascii).and_then(Said::read);
+        said.unwrap_or_default().into_error(None)
+    }
+
     /// An answer with a good status that cannot be used; `what` says why.
     pub(super) fn unusable(what: &str) -> Self {
         Said { message: Some(format!("the endpoint {what}")), ..Said::default() }.into_error(None)

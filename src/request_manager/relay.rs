@@ -155,7 +155,11 @@ impl RelayBody {
 
     fn pass_the_rest(&mut self) -> Bytes {
         let lines = self.passing.finish();
-        if self.passing.is_events() { self.stream.filter.push(lines) } else { lines }
+        if !self.passing.is_events() {
+            return lines;
+        }
+        let (passed, open) = (self.stream.filter.push(lines), self.stream.filter.finish());
+        if open.is_empty() { passed } else { [passed, open].concat().into() }
     }
 
     fn note_first_content(&mut self) {
@@ -169,7 +173,7 @@ impl RelayBody {
 
     /// Ends a committed stream that failed: an error event on a fresh line, then an aborted body.
     fn cut(&mut self, why: &'static str) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        let fresh_line = self.fresh_line();
+        let fresh_line = self.stream.filter.fresh_line();
         self.cut_after(fresh_line, why, None)
     }
 
@@ -179,7 +183,7 @@ impl RelayBody {
             books.under_way.judge(failure.verdict());
             books.record.failed_attempt(failure.reason());
         }
-        let fresh_line = self.fresh_line();
+        let fresh_line = self.stream.filter.fresh_line();
         self.cut_after(fresh_line, REFUSED, Some(failure.kind().to_string()))
     }
 
@@ -223,7 +227,7 @@ impl RelayBody {
     /// an answer that is not complete: that is what proxies make of a server that died.
     fn ended(&mut self) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let mut outcome = Outcome::Ok;
-        let fresh_line = self.fresh_line();
+        let fresh_line = self.stream.filter.fresh_line();
         if let Some(meter) = &mut self.stream.meter {
             meter.finish();
             if meter.error().is_some() {
@@ -240,12 +244,6 @@ impl RelayBody {
 
     fn is_between_events(&self) -> bool {
         self.stream.meter.as_ref().is_some_and(StreamMeter::is_between_events)
-    }
-
-    /// What must come before an event of ours. Half a line is not with the client, but an event may be
-    /// open, or its line too long to be held.
-    fn fresh_line(&self) -> &'static str {
-        if self.is_between_events() { "" } else { "\n\n" }
     }
 
     fn silent(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
