@@ -29,7 +29,7 @@ use crate::scheduler::{NoDestination, PlaceError, Placement, Scheduler};
 use crate::units::Seconds;
 
 use attempt::{Answer, Attempt, UsageInjection};
-use failure::{Failure, Tried};
+use failure::{Failure, Tried, is_about_the_router};
 use key_budget::KeyUse;
 use metrics::RequestMetrics;
 use record::{Outcome, Record};
@@ -291,10 +291,10 @@ impl RequestManager {
         );
     }
 
-    /// The wait that an endpoint asked for by failing so, as it is kept.
+    /// The wait that an endpoint asked for by failing so.
     fn wait_after(&self, failure: &Failure) -> Duration {
         match failure.verdict() {
-            Verdict::Wait(_, wait) => self.world.health.bounded_wait(wait),
+            Verdict::Wait(_, wait) => self.world.health.wait_told(wait),
             Verdict::Fine | Verdict::Failed | Verdict::Unreachable => Duration::ZERO,
         }
     }
@@ -326,9 +326,10 @@ impl RequestManager {
                 };
                 FailureKind::Answered { error, retry_after: Some(back.wait), should_retry }
             }
-            (FailureKind::Answered { error, retry_after, should_retry }, _) => {
-                let retry_after = retry_after.map(|wait| self.world.health.bounded_wait(Some(wait)));
-                FailureKind::Answered { error, retry_after, should_retry }
+            (FailureKind::Answered { error, retry_after, should_retry: None }, _)
+                if is_about_the_router(error.status) && tried.may_mend() =>
+            {
+                FailureKind::Answered { error, retry_after, should_retry: Some(true) }
             }
             (kind, _) => kind,
         }
