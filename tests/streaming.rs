@@ -350,6 +350,10 @@ async fn after_commitment_there_is_no_failing_over() {
             }
         };
         assert!(is_cut && text.contains("data: {\"error\":{"), "{what}: {text}");
+        if what == "answers with an error" {
+            let error = r#"{"error":{"code":"busy","message":"overloaded","param":null,"type":"t"}}"#;
+            assert!(text.ends_with(&format!("data: {error}\n\n")), "its own words: {text}");
+        }
         assert_eq!(b.posts().len(), 0, "{what}");
         let metrics = router.idle().await;
         assert_eq!(metrics.count("cema_requests_total", &[("outcome", "failed")]), 1, "{what}");

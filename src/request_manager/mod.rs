@@ -19,6 +19,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body_util::Full;
 use prometheus::Registry;
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::domain::{ApiCall, Destination, DestinationOrd, EndpointOrd, RequestEstimate, RoutingRequest};
@@ -34,7 +35,7 @@ use key_budget::KeyUse;
 use metrics::RequestMetrics;
 use record::{Outcome, Record};
 
-use relay::Books;
+use relay::{Books, Bounds};
 
 pub(crate) use attempt::names_event_stream;
 pub use failure::{ComeBack, FailureKind};
@@ -135,8 +136,17 @@ pub struct RequestManager {
     scheduler: Scheduler,
     world: World,
     usage: UsageInjection,
-    max_attempts: u32,
+    limits: ServeLimits,
     metrics: Arc<RequestMetrics>,
+}
+
+/// What bounds the work for requests.
+#[derive(Debug, Clone)]
+pub struct ServeLimits {
+    /// Endpoints that one request is sent to at most.
+    pub max_attempts: u32,
+    /// Cancelled when the router stops and has no more time: nothing is waited for any longer.
+    pub give_up: CancellationToken,
 }
 
 /// The endpoints and what is known of them. Clones share both.
@@ -149,19 +159,19 @@ pub struct World {
 }
 
 impl RequestManager {
-    /// Puts the manager together; a request is sent to `max_attempts` endpoints at most.
+    /// Puts the manager together.
     ///
     /// # Errors
     /// When its metrics are registered already.
     pub fn new(
         scheduler: Scheduler,
         world: World,
-        max_attempts: u32,
+        limits: ServeLimits,
         registry: &Registry,
     ) -> prometheus::Result<Self> {
         let metrics = Arc::new(RequestMetrics::register(registry, scheduler.destinations())?);
         let usage = UsageInjection::new(&world.pool);
-        Ok(Self { scheduler, world, usage, max_attempts, metrics })
+        Ok(Self { scheduler, world, usage, limits, metrics })
     }
 
     /// The next best destination of a request placed lately; worked out only when asked for.
@@ -190,7 +200,14 @@ impl RequestManager {
         let mut record = Record::begin(Arc::clone(&self.metrics), Arc::clone(&call.request), call.stream);
         record.set_client(call.client.take());
         let text = std::mem::take(&mut call.text);
-        match self.place_and_send(&call, text, &mut record).await {
+        let served = tokio::select! {
+            biased;
+            served = self.place_and_send(&call, text, &mut record) => served,
+            () = self.limits.give_up.cancelled() => {
+                Err(ServeError::Unplaced { error: PlaceError::Closed, come_back: None })
+            }
+        };
+        match served {
             Ok(answered) => Ok(self.hand_over(answered, record, call.echo_model)),
             Err(error) => {
                 record.end(match &error {
@@ -227,7 +244,8 @@ impl RequestManager {
                         Err(failure) => {
                             self.note_failed(call, &placement, record.attempts(), &failure);
                             let routing = Box::new(self.routing(&placement, record.attempts()));
-                            let may_go_on = failure.may_fail_over() && record.attempts() < self.max_attempts;
+                            let may_go_on =
+                                failure.may_fail_over() && record.attempts() < self.limits.max_attempts;
                             tried.failed(ord, &failure, self.wait_after(&failure));
                             let kind = failure.kind();
                             if !may_go_on {
@@ -367,7 +385,8 @@ impl RequestManager {
             }
             Answer::Streaming { status, headers, stream } => {
                 let books = Books { record, under_way, _lease: placement.lease };
-                let body = RelayBody::new(*stream, echo, books, *self.world.pool.timeouts());
+                let (timeouts, give_up) = (*self.world.pool.timeouts(), self.limits.give_up.clone());
+                let body = RelayBody::new(*stream, echo, books, Bounds { timeouts, give_up });
                 Served { routing, status, headers, body: ServedBody::Relayed(Box::new(body)) }
             }
         }
