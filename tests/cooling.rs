@@ -153,7 +153,7 @@ async fn the_others_serve_while_one_cools() {
 #[tokio::test]
 async fn overload_said_inside_a_200_cools_as_well() {
     let busy = || {
-        let event = "data: {\"error\":{\"message\":\"overloaded\",\"code\":503}}\n\n";
+        let event = "data: {\"error\":{\"message\":\"busy\",\"type\":\"overloaded_error\"}}\n\n";
         vec![stream_head(), chunk(": a\n\n: b\n\n"), chunk(event), last_chunk()]
     };
     let endpoints = [llm(move |_| busy()).await, llm(|_| chat_stream("m", &["fine"])).await];

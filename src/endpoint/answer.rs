@@ -5,7 +5,7 @@
 use serde_json::value::RawValue;
 
 use super::json;
-use super::upstream_error::UpstreamError;
+use super::upstream_error::{UpstreamError, first_element};
 use crate::domain::ApiCall;
 
 /// Token counts as the endpoint reports them.
@@ -146,8 +146,12 @@ struct Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// `None` if `text` is not a JSON object.
+    /// `None` if `text` is neither a JSON object nor an array that begins with an error.
     fn read(text: &'a str) -> Option<Self> {
+        if text.starts_with('[') {
+            let error = UpstreamError::in_band(first_element(text)?)?;
+            return Some(Self { choices: None, data: None, usage: None, timings: None, error: Some(error) });
+        }
         const KEYS: [&str; 6] = ["choices", "data", "usage", "timings", "error", "object"];
         let mut answer = Self { choices: None, data: None, usage: None, timings: None, error: None };
         let mut may_be_error = false;
@@ -274,6 +278,8 @@ mod tests {
 
         let failed = classify_event(br#"{"error":{"message":"overloaded","code":503},"choices":[]}"#);
         assert!(matches!(&failed.kind, EventKind::Error(e) if e.message == "overloaded" && e.status == 503));
+        let listed = classify_event(br#"[{"error":{"message":"quota","code":429}}]"#);
+        assert!(matches!(&listed.kind, EventKind::Error(e) if e.message == "quota" && e.status == 429));
         for other in [
             "",
             "hello",

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
@@ -335,13 +335,18 @@ impl Line {
             wait: retry_after(response.headers(), SystemTime::now()),
             should_retry: should_retry(response.headers()),
         };
-        let reading = async {
-            let body = Limited::new(decoded(response).ok()?.into_body(), ERROR_BYTES_MAX);
-            Some(body.collect().await.ok()?.to_bytes())
-        };
+        let is_plain = response.headers().get(header::CONTENT_TYPE).is_some_and(names_plain_text);
+        let mut body = BytesMut::new();
         // Where it cannot be read, its status says enough.
-        let body = timeout_at(Instant::now() + idle, reading).await.ok().flatten().unwrap_or_default();
-        self.answered(UpstreamError::from_response(status, &body), wishes)
+        if let Ok(response) = decoded(response) {
+            _ = timeout_at(Instant::now() + idle, read_start(response.into_body(), &mut body)).await;
+        }
+        let error = if is_plain {
+            UpstreamError::from_plain_text(status, &body)
+        } else {
+            UpstreamError::from_response(status, &body)
+        };
+        self.answered(error, wishes)
     }
 
     /// An endpoint's error in its own words, but for its address and key.
@@ -363,13 +368,32 @@ struct Wishes {
     should_retry: Option<bool>,
 }
 
-/// Whether a content type is that of server-sent events; media types have no case.
+/// Reads an error answer as far as it comes and is worth reading.
+async fn read_start(mut rest: PlainBody, body: &mut BytesMut) {
+    while let Some(Ok(frame)) = rest.frame().await {
+        if let Ok(data) = frame.into_data() {
+            let room = ERROR_BYTES_MAX - body.len();
+            body.extend_from_slice(&data[..data.len().min(room)]);
+            if data.len() > room {
+                return;
+            }
+        }
+    }
+}
+
+/// Whether a content type is that of server-sent events.
 pub(crate) fn names_event_stream(content_type: &HeaderValue) -> bool {
-    const EVENT_STREAM: &[u8] = b"text/event-stream";
-    content_type
-        .as_bytes()
-        .get(..EVENT_STREAM.len())
-        .is_some_and(|name| name.eq_ignore_ascii_case(EVENT_STREAM))
+    names(content_type, "text/event-stream")
+}
+
+fn names_plain_text(content_type: &HeaderValue) -> bool {
+    names(content_type, "text/plain")
+}
+
+/// Media types have no case.
+fn names(content_type: &HeaderValue, media_type: &str) -> bool {
+    let start = content_type.as_bytes().get(..media_type.len());
+    start.is_some_and(|name| name.eq_ignore_ascii_case(media_type.as_bytes()))
 }
 
 /// The answer without its content coding.
