@@ -160,6 +160,7 @@ async fn a_long_preamble_is_not_held_for_ever() {
 async fn a_stream_that_breaks_says_so_and_does_not_end_well() {
     let said = format!("{}{}", role_event("m"), delta_event("m", "a"));
     let half = "data: {\"choices\":[{\"del";
+    let other_choice_ends = "data: {\"choices\":[{\"index\":1,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
     for (what, tail) in [
         ("closed between events", vec![Step::Close]),
         ("reset between events", vec![Step::Reset]),
@@ -172,6 +173,7 @@ async fn a_stream_that_breaks_says_so_and_does_not_end_well() {
         ("closed in a chunk", vec![write("ff\r\ndata: {"), Step::Close]),
         // What a proxy in between makes of a server that died.
         ("ended by HTTP alone", vec![last_chunk()]),
+        ("ended by HTTP alone before every choice", vec![chunk(other_choice_ends), last_chunk()]),
         ("ended by HTTP alone in an event", vec![chunk(half), last_chunk()]),
         ("ended by HTTP alone after a line", vec![chunk("data: {\"choices\":[]}\n"), last_chunk()]),
     ] {

@@ -27,6 +27,9 @@ struct Tally {
     has_content: bool,
     content_events: u64,
     is_finished: bool,
+    /// The choices seen in the events that were read, and those that have ended; a bit for each.
+    choices: u64,
+    ended: u64,
     is_done: bool,
     usage: Option<Usage>,
     /// Where there is no usage: the prompt, and the completions of all choices that have ended.
@@ -57,10 +60,10 @@ impl StreamMeter {
         self.tally.has_content
     }
 
-    /// Whether a choice gave its finish reason: the answer is whole even without `[DONE]`.
+    /// Whether every choice seen gave its finish reason: the answer is whole even without `[DONE]`.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.tally.is_finished
+        self.tally.is_finished && self.tally.choices & !self.tally.ended == 0
     }
 
     /// Whether `[DONE]` came.
@@ -122,6 +125,8 @@ impl Tally {
             EventKind::Preamble | EventKind::Usage | EventKind::Other => {}
         }
         self.is_finished |= facts.finished;
+        self.choices |= facts.choices;
+        self.ended |= facts.ended;
         self.usage = facts.usage.or(self.usage);
         if let Some(choice) = facts.timed.filter(|_| facts.finished) {
             let earlier = self.timed.map_or(0, |earlier| earlier.completion_tokens);
@@ -309,6 +314,24 @@ mod tests {
         }
         assert!(meter.has_content());
         assert_eq!(meter.completion_tokens(), 1);
+    }
+
+    #[test]
+    fn an_answer_is_whole_when_every_choice_has_ended() {
+        let event = |index: u64, finish: &str| {
+            format!(
+                "data: {{\"choices\":[{{\"index\":{index},\"delta\":{{}},\"finish_reason\":{finish}}}]}}\n\n"
+            )
+        };
+        for (events, is_whole) in [
+            ([event(0, "null"), event(1, "null"), event(0, "\"stop\"")], false),
+            ([event(0, "null"), event(1, "\"stop\""), event(0, "\"length\"")], true),
+            ([event(0, "null"), event(0, "null"), event(1, "\"stop\"")], false),
+            ([event(0, "null"), event(70, "\"stop\""), event(0, "\"stop\"")], true),
+        ] {
+            let events = events.concat();
+            assert_eq!(meter([events.as_bytes()]).is_finished(), is_whole, "{events}");
+        }
     }
 
     #[test]
