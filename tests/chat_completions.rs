@@ -338,7 +338,8 @@ async fn keys_decide_who_may_ask_for_what() {
 async fn edge_and_cloud() -> (FakeEndpoint, FakeEndpoint, Router) {
     let (edge, cloud) = (llm(|_| chat("s", "edge")).await, llm(|_| chat("l", "cloud")).await);
     let nodes = [
-        node("e", edge.url()).model("{name: s, quality_prior: 0.3, context_tokens: 1000}"),
+        node("e", edge.url())
+            .model("{name: s, quality_prior: 0.3, context_tokens: 1000, capabilities: [chat]}"),
         node("c", cloud.url()).cloud().model(
             "{name: l, quality_prior: 0.8, price: {request_usd: 1}, capabilities: [chat, tools, json]}",
         ),

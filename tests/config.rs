@@ -125,7 +125,8 @@ mod accepted {
         assert_eq!(config.limits.max_attempts, 3);
         assert!(!config.fleet.endpoints[0].inject_usage, "llama.cpp counts by itself");
         assert!(parse(REFERENCE).unwrap().fleet.endpoints[0].inject_usage);
-        let given = "breaker: {failures: 1, open_ms: 90000}\ncooling: {default_ms: 500, max_ms: 100}\nlimits: {max_attempts: 6}\n";
+        let given =
+            "breaker: {failures: 1, open_ms: 90000}\ncooling: {max_ms: 100}\nlimits: {max_attempts: 6}\n";
         let config = parse(&with(given)).unwrap();
         assert_eq!(
             (config.breaker.failures, config.breaker.open, config.breaker.open_max),
@@ -141,6 +142,14 @@ mod accepted {
             "breaker.open_max_ms",
             "below `open_ms` (got 4000; allowed 5000 to 86400000)",
         );
+        assert_fault(
+            &with("cooling: {default_ms: 500, max_ms: 100}\n"),
+            7,
+            "cooling.max_ms",
+            "below `default_ms` (got 100; allowed 500 to 86400000)",
+        );
+        let longer = parse(&with("cooling: {default_ms: 300000}\n")).unwrap().cooling;
+        assert_eq!((longer.default, longer.max), (s(300), s(300)));
     }
 
     #[test]
@@ -204,7 +213,8 @@ mod accepted {
         assert_eq!(destination.id.as_str(), "127.0.0.1:8000/m");
         assert_eq!((destination.class, &*destination.upstream_model), (NodeClass::Edge, "m"));
         assert_eq!((destination.context, destination.quality_prior), (Tokens(8_192.0), Quality(0.5)));
-        assert_eq!((destination.capabilities, destination.price), (Capabilities::CHAT, Default::default()));
+        let served = Capabilities::CHAT.with(Capabilities::TOOLS).with(Capabilities::JSON);
+        assert_eq!((destination.capabilities, destination.price), (served, Default::default()));
         assert_eq!(
             (destination.network.rtt, destination.network.uplink),
             (Seconds(0.005), BytesPerSec(1.25e8))

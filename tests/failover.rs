@@ -225,7 +225,7 @@ async fn constraints_hold_in_failing_over() {
             .model("{name: s, quality_prior: 0.8, context_tokens: 4000, capabilities: [chat, tools]}"),
         node("c", cloud.url())
             .cloud()
-            .model("{name: l, quality_prior: 0.4, context_tokens: 2000, price: {request_usd: 1}}"),
+            .model("{name: l, quality_prior: 0.4, context_tokens: 2000, price: {request_usd: 1}, capabilities: [chat]}"),
     ];
     let sections = "virtual_models:\n  - {name: auto}\n  - {name: local, placement: edge}\n  - {name: safe, min_quality: 0.6}\n";
     // Asked again at once, although it is overloaded.

@@ -11,6 +11,7 @@ use tokio_rustls::TlsAcceptor;
 use tracing::{info, warn};
 
 use crate::config::Config;
+use crate::config::Limits;
 use crate::proxy::server::{ConnectionClocks, ConnectionMetrics, Listener};
 use crate::proxy::{ApiKey, Auth};
 use crate::request_manager::key_budget::{KeyBudget, KeyLimits, KeyMetrics};
@@ -26,7 +27,8 @@ pub(super) async fn api_listener(config: &Config, registry: &Registry) -> anyhow
     let wanted = config.limits.max_connections;
     let descriptors = raise_descriptor_limit();
     let connections_max = connections_max(wanted, descriptors);
-    if connections_max < wanted {
+    // Nobody asked for the default, so falling short of it is no cause for alarm.
+    if connections_max < wanted && wanted != Limits::MAX_CONNECTIONS_DEFAULT as usize {
         warn!(
             max_connections = connections_max,
             configured = wanted,

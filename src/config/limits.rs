@@ -31,13 +31,17 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// `max_connections` where none is configured.
+    pub const MAX_CONNECTIONS_DEFAULT: u32 = 10_000;
+
     pub(super) fn read(s: &mut Section<'_>) -> Self {
         Self {
             max_body_bytes: s.count("max_body_bytes", 1_024..=1 << 30, 32 << 20) as usize,
             max_queued_requests: s.count("max_queued_requests", 1..=1_000_000, 4_096) as usize,
             max_attempts: s.count("max_attempts", 1..=6, 3),
             request_deadline: s.ms("request_deadline_ms", 1.0..=DAY_MS, 600_000.0),
-            max_connections: s.count("max_connections", 1..=1_000_000, 10_000) as usize,
+            max_connections: s.count("max_connections", 1..=1_000_000, Self::MAX_CONNECTIONS_DEFAULT)
+                as usize,
             drain: s.ms("drain_ms", 0.0..=DAY_MS, 30_000.0),
         }
     }
@@ -94,10 +98,16 @@ pub(super) fn read_breaker(s: &mut Section<'_>) -> BreakerParams {
     BreakerParams { failures, open, open_max }
 }
 
-/// `cooling`: for how long an endpoint that answered 429 or 503 is left alone.
+/// `cooling`: for how long an endpoint that answered 429 or 503 is left alone. A `max_ms` below the default of
+/// `default_ms` lowers it.
 pub(super) fn read_cooling(s: &mut Section<'_>) -> CoolingParams {
-    let max = s.ms("max_ms", 0.0..=DAY_MS, 120_000.0);
-    CoolingParams { default: s.ms("default_ms", 0.0..=DAY_MS, 1_000.0).min(max), max }
+    let default_given = s.has("default_ms");
+    let default = s.ms("default_ms", 0.0..=DAY_MS, 1_000.0);
+    let max = s.ms("max_ms", 0.0..=DAY_MS, (default.as_secs_f64() * 1e3).max(120_000.0));
+    if default_given && max < default {
+        s.fault("max_ms", "below `default_ms`", &format!("{} to {DAY_MS}", default.as_millis()));
+    }
+    CoolingParams { default: default.min(max), max }
 }
 
 named_enum! {

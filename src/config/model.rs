@@ -19,9 +19,13 @@ pub(super) struct Model {
     pub(super) quality_prior: Quality,
 }
 
+/// What vLLM, Ollama and llama.cpp serve by themselves. Vision and embedding depend on the model.
+const DEFAULT_CAPABILITIES: Capabilities =
+    Capabilities::CHAT.with(Capabilities::TOOLS).with(Capabilities::JSON);
+
 /// Reads a model: `name` (required), `upstream` (default the name), `parameters_b` 0.001 to 100000 (used for
-/// default throughput), `context_tokens` 1 to 100000000 (8192), `capabilities` (`[chat]`), `price` (0),
-/// `throughput`, `quality_prior` 0 to 1 (0.5). `None` without a usable name.
+/// default throughput), `context_tokens` 1 to 100000000 (8192), `capabilities` (`[chat, tools, json]`),
+/// `price` (0), `throughput`, `quality_prior` 0 to 1 (0.5). `None` without a usable name.
 pub(super) fn read_model(s: &mut Section<'_>, kind: EndpointKind, class: NodeClass) -> Option<Model> {
     let name = s.require("name", "the name clients ask for").and_then(|field| model_name(&field));
     let upstream = s.get("upstream").and_then(|field| field.text("the name the endpoint knows the model by"));
@@ -30,7 +34,7 @@ pub(super) fn read_model(s: &mut Section<'_>, kind: EndpointKind, class: NodeCla
         name: name.clone().unwrap_or_default(),
         upstream: upstream.map(Into::into).or_else(|| name.clone()).unwrap_or_default(),
         context: Tokens(f64::from(s.count("context_tokens", 1..=100_000_000, 8_192))),
-        capabilities: s.get("capabilities").map_or(Capabilities::CHAT, |field| read_capabilities(&field)),
+        capabilities: s.get("capabilities").map_or(DEFAULT_CAPABILITIES, |field| read_capabilities(&field)),
         price: s.section("price", read_price),
         throughput: s.section("throughput", |s| read_throughput(s, kind, class, billions)),
         quality_prior: Quality(s.float("quality_prior", 0.0..=1.0, 0.5)),

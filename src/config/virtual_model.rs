@@ -17,7 +17,8 @@ use crate::units::{Quality, Seconds};
 pub struct VirtualModel {
     /// `name` (required), no public model's and unique.
     pub name: Arc<str>,
-    /// `placement`, `min_quality` in 0 to 1 and `deadline_ms` 1 to a day: hard constraints, none by default.
+    /// `placement` and `min_quality` in 0 to 1: hard constraints; `deadline_ms` 1 to a day: kept where a destination
+    /// can. None by default.
     pub constraints: Constraints,
     /// `weights` in place of the fleet's.
     pub weights: Option<Weights>,

@@ -1,5 +1,5 @@
 //! What of a stream does not pass as it came: the token counts a client did not ask for, an endpoint's
-//! address or key in an error event, and errors in a form that OpenAI's SDKs do not take for one.
+//! address or key and a model's name that clients are not to see in an error event, and errors in a form that OpenAI's SDKs do not take for one.
 //!
 //! Events pass whole, so that a stream that is cut leaves none open with a client. Every other byte passes
 //! as it came.
@@ -14,7 +14,7 @@ use super::answer::{EventKind, classify_event};
 use super::json;
 use super::meter::may_be_error;
 use super::sse::{data_value, names_error};
-use super::upstream_error::UpstreamError;
+use super::upstream_error::{Renamed, UpstreamError};
 
 static USAGE_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"usage\""));
 
@@ -31,6 +31,7 @@ pub struct EventFilter {
     /// Whether the event with the token counts is the router's own affair.
     swallows_usage: bool,
     secrets: Vec<String>,
+    renamed: Option<Renamed>,
     /// The lines of the open event.
     event: BytesMut,
     /// The open event was too long: its start has passed and so does the rest.
@@ -49,11 +50,17 @@ enum Fate {
 }
 
 impl EventFilter {
-    /// A filter at the start of a stream. `secrets` are what must not be read in its error events.
-    pub fn new(swallows_usage: bool, secrets: impl IntoIterator<Item = String>) -> Self {
+    /// A filter at the start of a stream. `secrets` are what must not be read in its error events, `renamed` is
+    /// what they call the model.
+    pub fn new(
+        swallows_usage: bool,
+        secrets: impl IntoIterator<Item = String>,
+        renamed: Option<Renamed>,
+    ) -> Self {
         Self {
             swallows_usage,
             secrets: secrets.into_iter().filter(|secret| !secret.is_empty()).collect(),
+            renamed,
             event: BytesMut::new(),
             is_passing: false,
             is_inside_line: false,
@@ -156,7 +163,7 @@ impl EventFilter {
                 return Fate::Swallowed;
             }
             EventKind::Error(error) if !is_openai_error(&data) => self.put_error(error, passed),
-            EventKind::Error(_) => passed.extend_from_slice(&self.redacted(&event)),
+            EventKind::Error(_) => passed.extend_from_slice(&self.reworded(&event)),
             _ if is_named_error && data != b"[DONE]" => {
                 self.put_error(UpstreamError::from_event(&data), passed)
             }
@@ -168,18 +175,26 @@ impl EventFilter {
     /// Passes `error` as OpenAI's SDKs read it.
     fn put_error(&self, mut error: UpstreamError, passed: &mut BytesMut) {
         self.secrets.iter().for_each(|secret| error.redact(secret));
+        if let Some(renamed) = &self.renamed {
+            error.rename_model(renamed);
+        }
         let UpstreamError { message, kind, param, code, .. } = error;
         let body =
             serde_json::json!({"error": {"message": message, "type": kind, "param": param, "code": code}});
         passed.extend_from_slice(format!("data: {body}\n\n").as_bytes());
     }
 
-    fn redacted(&self, event: &[u8]) -> Vec<u8> {
-        if !self.secrets.iter().any(|secret| memmem::find(event, secret.as_bytes()).is_some()) {
+    fn reworded(&self, event: &[u8]) -> Vec<u8> {
+        let names_secret = self.secrets.iter().any(|secret| memmem::find(event, secret.as_bytes()).is_some());
+        if !names_secret && self.renamed.as_ref().is_none_or(|renamed| !renamed.is_in(event)) {
             return event.to_vec();
         }
         let text = String::from_utf8_lossy(event).into_owned();
-        self.secrets.iter().fold(text, |text, secret| text.replace(secret, "(endpoint)")).into_bytes()
+        let text = self.secrets.iter().fold(text, |text, secret| text.replace(secret, "(endpoint)"));
+        match &self.renamed {
+            Some(renamed) => renamed.in_json(&text).into_bytes(),
+            None => text.into_bytes(),
+        }
     }
 }
 
@@ -233,14 +248,16 @@ mod tests {
     const USAGE: &str =
         r#"data: {"id":"x","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}"#;
     const CHUNK: &str =
-        r#"data: {"id":"x","choices":[{"delta":{"content":"\"usage\" 10.0.0.7:8000"}}],"usage":null}"#;
+        r#"data: {"id":"x","choices":[{"delta":{"content":"\"usage\" 10.0.0.7:8000 up:7b"}}],"usage":null}"#;
     const RUNNING: &str =
         r#"data: {"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":3,"completion_tokens":1}}"#;
-    const ERROR: &str = r#"data: {"error":{"message":"lost http://10.0.0.7:8000/v1 with sk-1","code":500}}"#;
+    const ERROR: &str =
+        r#"data: {"error":{"message":"lost up:7b at http://10.0.0.7:8000/v1 with sk-1","code":500}}"#;
 
     fn filtered<'a>(swallows_usage: bool, chunks: impl IntoIterator<Item = &'a [u8]>) -> String {
         let secrets = ["10.0.0.7:8000", "sk-1", ""].map(str::to_owned);
-        let mut filter = EventFilter::new(swallows_usage, secrets);
+        let renamed = Renamed { upstream: "up:7b".into(), asked: "auto".into() };
+        let mut filter = EventFilter::new(swallows_usage, secrets, Some(renamed));
         let mut lines = WholeLines::default();
         let mut passed = Vec::new();
         for chunk in chunks {
@@ -305,7 +322,7 @@ mod tests {
 
     #[test]
     fn an_event_of_ours_may_follow_at_once_unless_a_giant_is_open() {
-        let mut filter = EventFilter::new(false, []);
+        let mut filter = EventFilter::new(false, [], None);
         for (lines, passed, fresh_line) in [
             ("id: 1\n", "", ""),
             ("data: a\n", "", ""),
@@ -328,7 +345,7 @@ mod tests {
     fn an_error_event_loses_address_and_key_and_no_other_event_does() {
         let stream = format!("{CHUNK}\n\n{ERROR}\n\n");
         let expected = format!(
-            "{CHUNK}\n\ndata: {{\"error\":{{\"message\":\"lost http://(endpoint)/v1 with (endpoint)\",\"code\":500}}}}\n\n"
+            "{CHUNK}\n\ndata: {{\"error\":{{\"message\":\"lost auto at http://(endpoint)/v1 with (endpoint)\",\"code\":500}}}}\n\n"
         );
         for size in [1, 9, stream.len()] {
             assert_eq!(filtered(false, stream.as_bytes().chunks(size)), expected);
@@ -339,7 +356,7 @@ mod tests {
 
     #[test]
     fn what_is_not_touched_is_not_copied() {
-        let mut filter = EventFilter::new(true, ["10.0.0.7:8000".to_owned()]);
+        let mut filter = EventFilter::new(true, ["10.0.0.7:8000".to_owned()], None);
         let event = Bytes::from_static(b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n");
         assert_eq!(filter.push(event.clone()).as_ptr(), event.as_ptr());
     }

@@ -139,12 +139,14 @@ impl EndpointPool {
         (0u32..).map(EndpointOrd).zip(self.endpoints.iter().map(|endpoint| &endpoint.spec))
     }
 
-    /// What must be kept out of what clients read: an endpoint's host and port, and its key.
+    /// What must be kept out of what clients read: an endpoint's key, its host with the port, and its host
+    /// alone. A host of one label, as containers have them, may be any word: alone it says nothing.
     pub fn secrets(&self, endpoint: EndpointOrd) -> impl Iterator<Item = &str> {
         let spec = &self.endpoints[endpoint.idx()].spec;
         let key = spec.api_key.as_ref().and_then(|value| value.to_str().ok());
         let key = key.map(|value| value.strip_prefix("Bearer ").unwrap_or(value));
-        key.into_iter().chain([spec.authority.as_str()])
+        let host = Some(spec.authority.host()).filter(|host| host.contains(['.', ':']));
+        key.into_iter().chain([spec.authority.as_str()]).chain(host)
     }
 
     /// Posts a JSON body to where the endpoint takes calls of this kind.

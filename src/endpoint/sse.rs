@@ -101,10 +101,10 @@ impl Scanner {
         self.end_line(b"", &mut None, on);
     }
 
-    /// Whether the stream so far ends with a complete event, so that another may follow.
+    /// Whether the stream so far ends with a complete event, so that another may follow: not between CR and LF.
     #[must_use]
     pub fn is_between_events(&self) -> bool {
-        self.line.is_empty() && !self.skipping && self.open == Open::Empty
+        self.line.is_empty() && !self.skipping && self.open == Open::Empty && !self.after_cr
     }
 
     /// Keeps the start of a line whose end has not come yet.

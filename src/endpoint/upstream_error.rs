@@ -3,7 +3,10 @@
 //! Messages and codes stay verbatim where there are any: clients recognise a context overflow by its text.
 //! HTML is never repeated, plain text only where it is a short line that names no place.
 
+use std::sync::Arc;
+
 use http::StatusCode;
+use memchr::memmem;
 
 use super::json;
 
@@ -90,11 +93,33 @@ impl UpstreamError {
         }
     }
 
-    /// Calls the model `upstream` by the name `asked` wherever the message has it as a whole word.
-    pub fn rename_model(&mut self, upstream: &str, asked: &str) {
-        if !upstream.is_empty() && self.message.contains(upstream) {
-            self.message = replace_word(&self.message, upstream, asked);
+    /// Gives the model its other name wherever the message has it as a whole word.
+    pub fn rename_model(&mut self, renamed: &Renamed) {
+        if renamed.is_in(self.message.as_bytes()) {
+            self.message = replace_word(&self.message, &renamed.upstream, &renamed.asked);
         }
+    }
+}
+
+/// A model's two names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Renamed {
+    /// As the endpoint knows it.
+    pub upstream: Arc<str>,
+    /// As the client asked for it.
+    pub asked: Arc<str>,
+}
+
+impl Renamed {
+    /// Whether the endpoint's name for it occurs in `bytes`, be it within a word.
+    pub(super) fn is_in(&self, bytes: &[u8]) -> bool {
+        !self.upstream.is_empty() && memmem::find(bytes, self.upstream.as_bytes()).is_some()
+    }
+
+    /// JSON `text` with the name replaced as in [`UpstreamError::rename_model`].
+    pub(super) fn in_json(&self, text: &str) -> String {
+        let quoted = serde_json::Value::from(&*self.asked).to_string();
+        replace_word(text, &self.upstream, &quoted[1..quoted.len() - 1])
     }
 }
 
@@ -434,9 +459,18 @@ mod tests {
         ] {
             let mut error = UpstreamError::unusable("");
             message.clone_into(&mut error.message);
-            error.rename_model("qwen2.5:7b", "auto");
+            let name =
+                |upstream: &str, asked: &str| Renamed { upstream: upstream.into(), asked: asked.into() };
+            error.rename_model(&name("qwen2.5:7b", "auto"));
             assert_eq!(error.message, if renamed.is_empty() { message } else { renamed });
-            error.rename_model("", "x");
+            let before = error.message.clone();
+            error.rename_model(&name("", "x"));
+            assert_eq!(error.message, before);
+            let quoting = name("qwen2.5:7b", "a\"b").in_json(message);
+            assert_eq!(
+                quoting,
+                if renamed.is_empty() { message.into() } else { renamed.replace("auto", "a\\\"b") }
+            );
         }
     }
 

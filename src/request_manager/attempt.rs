@@ -24,7 +24,7 @@ use crate::endpoint::coding::{ContentCoding, DecodedBody};
 use crate::endpoint::event_filter::EventFilter;
 use crate::endpoint::meter::StreamMeter;
 use crate::endpoint::retry_after::retry_after;
-use crate::endpoint::upstream_error::UpstreamError;
+use crate::endpoint::upstream_error::{Renamed, UpstreamError};
 use crate::endpoint::{AnswerBody, EndpointPool, Timeouts};
 
 /// Held of a stream before its first content; more is committed.
@@ -77,8 +77,8 @@ impl UsageInjection {
 struct Line {
     pool: Arc<EndpointPool>,
     endpoint: EndpointOrd,
-    /// The model as the endpoint knows it and as its errors are to call it.
-    renamed: Option<(Arc<str>, Arc<str>)>,
+    /// What its errors are to call the model; `None` = as it does.
+    renamed: Option<Renamed>,
     usage: UsageInjection,
 }
 
@@ -219,19 +219,23 @@ impl<'a> Attempt<'a> {
         (held, rest, meter): (BytesMut, Rest, Option<StreamMeter>),
     ) -> Answer {
         let secrets = self.pool.secrets(self.destination.endpoint).map(str::to_owned);
-        let filter = EventFilter::new(self.asks_for_usage, secrets);
+        let filter = EventFilter::new(self.asks_for_usage, secrets, self.renamed());
         let stream = Streaming { held, rest, meter, filter, began: self.began };
         Answer::Streaming { status, headers, stream: Box::new(stream) }
     }
 
     fn line(&self) -> Line {
-        let upstream = &self.destination.upstream_model;
         Line {
             pool: Arc::clone(self.pool),
             endpoint: self.destination.endpoint,
             usage: self.usage.clone(),
-            renamed: self.call.echo_model.as_ref().map(|asked| (Arc::clone(upstream), Arc::clone(asked))),
+            renamed: self.renamed(),
         }
+    }
+
+    fn renamed(&self) -> Option<Renamed> {
+        let upstream = Arc::clone(&self.destination.upstream_model);
+        self.call.echo_model.as_ref().map(|asked| Renamed { upstream, asked: Arc::clone(asked) })
     }
 
     /// Reads a stream up to its first content.
@@ -241,7 +245,8 @@ impl<'a> Attempt<'a> {
         let mut meter = StreamMeter::new();
         let mut held = BytesMut::new();
         let quiet_until = self.quiet_until();
-        loop {
+        let mut is_over = false;
+        while !is_over {
             match timeout_at(quiet_until, rest.frame()).await {
                 Ok(Some(Ok(frame))) => {
                     let Ok(data) = frame.into_data() else { continue };
@@ -250,17 +255,18 @@ impl<'a> Attempt<'a> {
                 }
                 Ok(Some(Err(_))) => return Err(Failure::Broken),
                 Ok(None) => {
+                    // The last event may not have been closed.
                     meter.finish();
-                    if meter.is_finished() {
-                        break;
-                    }
-                    return Err(Failure::Unusable("a stream that ended before its first token".to_owned()));
+                    is_over = true;
                 }
                 Err(_) if self.may_commit() => break,
                 Err(_) => return Err(FIRST_TOKEN_TIMEOUT),
             }
             if let Some(error) = meter.error() {
                 return Err(self.line().answered(error.clone(), Wishes::default()));
+            }
+            if is_over && !meter.is_finished() {
+                return Err(Failure::Unusable("a stream that ended before its first token".to_owned()));
             }
             if meter.has_content() || held.len() > PREAMBLE_BYTES_MAX {
                 break;
@@ -354,8 +360,8 @@ impl Line {
         for secret in self.pool.secrets(self.endpoint) {
             error.redact(secret);
         }
-        if let Some((upstream, asked)) = &self.renamed {
-            error.rename_model(upstream, asked);
+        if let Some(renamed) = &self.renamed {
+            error.rename_model(renamed);
         }
         Failure::Answered { error, wait: wishes.wait, should_retry: wishes.should_retry }
     }

@@ -221,8 +221,13 @@ impl RelayBody {
         }
     }
 
-    /// Ends a committed stream that failed: an error event, then an aborted body.
+    /// Ends a committed stream that failed: an error event, then an aborted body. After `[DONE]` nothing was to
+    /// come any more, and nothing is wrong.
     fn cut(&mut self, why: &'static str) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        if self.stream.meter.as_ref().is_some_and(StreamMeter::is_done) {
+            self.stream.rest = Rest::Nothing;
+            return self.ended();
+        }
         self.cut_with(why, Outcome::Failed, &LastWords::upstream(why))
     }
 
@@ -335,7 +340,8 @@ impl Body for RelayBody {
             }
             State::Passing => {}
         }
-        if this.give_up.as_mut().poll(cx).is_ready() {
+        let is_done = this.stream.meter.as_ref().is_some_and(StreamMeter::is_done);
+        if !is_done && this.give_up.as_mut().poll(cx).is_ready() {
             return this.stopped();
         }
         if !this.stream.held.is_empty() {

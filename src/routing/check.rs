@@ -142,7 +142,9 @@ fn weigh(problem: &Problem, objective: &Objective, assignment: &[DestinationOrd]
         }
         if objective.has_backlog_term() {
             let work_s = problem.service(r, d).get() / load.batch_speedup;
-            total += objective.time_weight_per_s() * load.backlog_s * work_s;
+            let before = assignment[..r].iter().enumerate().filter(|(_, other)| **other == d);
+            let ahead_s: f64 = before.map(|(r, _)| problem.service(r, d).get() / load.batch_speedup).sum();
+            total += objective.time_weight_per_s() * (load.backlog_s + ahead_s) * work_s;
         }
     }
     total

@@ -96,7 +96,27 @@ impl<'a> Evaluator<'a> {
         let cells = assignment.iter().enumerate().map(|(r, d)| r * m + d.idx());
         let separable: f64 = cells.map(|cell| self.objective.separable()[cell]).sum();
         let time_s = self.makespan.of(self.problem, assignment);
-        separable + self.objective.time_weight_per_s() * time_s + self.objective.constant()
+        separable
+            + self.objective.time_weight_per_s() * time_s
+            + self.queueing(assignment)
+            + self.objective.constant()
+    }
+
+    /// What the requests of the batch cost each other by queueing at the same destinations: per destination the
+    /// price times Σ over pairs of the product of their work.
+    fn queueing(&self, assignment: &[DestinationOrd]) -> f64 {
+        let price = self.objective.pair_price_per_s2();
+        if price <= 0.0 {
+            return 0.0;
+        }
+        let mut sums = vec![(0.0, 0.0); self.problem.n_destinations()];
+        for (r, d) in assignment.iter().enumerate() {
+            let work_s = self.problem.service(r, *d).get() / self.problem.destination(*d).batch_speedup;
+            let (sum, of_squares) = &mut sums[d.idx()];
+            *sum += work_s;
+            *of_squares += work_s * work_s;
+        }
+        price * sums.iter().map(|(sum, of_squares)| (sum * sum - of_squares) / 2.0).sum::<f64>()
     }
 
     /// What each term adds to J.
@@ -108,7 +128,7 @@ impl<'a> Evaluator<'a> {
             cost: -mean.cost * bounds.cost.offset(),
             energy: -mean.energy * bounds.energy.offset(),
             time: w * self.makespan.of(self.problem, assignment) - mean.time * bounds.time.offset(),
-            backlog: 0.0,
+            backlog: self.queueing(assignment),
         };
         for (r, d) in assignment.iter().enumerate() {
             let weights = self.problem.weights(r);
@@ -234,9 +254,10 @@ mod tests {
     fn the_backlog_term_charges_work_behind_a_queue() {
         let problem = problem();
         let objective = Objective::with_bounds_and_backlog_term(&problem, bounds());
-        // d0 has 1 s of backlog: w · 1 · (1 + 4) / 2; d1 has none.
+        // d0 has 1 s of backlog: w · 1 · (1 + 4) / 2, and one request queues behind the other: w · (1/2) · (4/2).
+        // d1 has neither.
         let terms = Evaluator::new(&problem, &objective).terms(&[D0, D0, D1]);
-        assert!((terms.backlog - 0.1 / 8.1 * 2.5).abs() < 1e-12);
+        assert!((terms.backlog - 0.1 / 8.1 * (2.5 + 1.0)).abs() < 1e-12);
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub(crate) mod answers;
 pub(crate) mod app;
 pub(crate) mod fake_endpoint;
 pub(crate) mod http1;
+pub(crate) mod kernel;
 pub(crate) mod llama;
 pub(crate) mod metrics;
 pub(crate) mod raw_client;

@@ -80,6 +80,12 @@ pub(super) trait Coupling {
     /// When `d` would finish with `r` added, seconds.
     fn finish_with_s(&self, r: usize, d: u32) -> f64;
 
+    /// What `r` adds to the work at `d`, seconds.
+    fn work_s(&self, r: usize, d: u32) -> f64;
+
+    /// The work of its requests at `d`, without backlog, seconds.
+    fn queued_s(&self, d: u32) -> f64;
+
     /// The relaxation that gives a lower bound, if there is one.
     fn relaxation(&self) -> Option<LoadRelaxation<'_>>;
 }
@@ -390,6 +396,15 @@ impl Coupling for FifoMakespan {
 
     fn finish_with_s(&self, r: usize, d: u32) -> f64 {
         self.finish_with(r, d)
+    }
+
+    fn work_s(&self, r: usize, d: u32) -> f64 {
+        self.work_s[self.cell(r, d)]
+    }
+
+    fn queued_s(&self, d: u32) -> f64 {
+        let load = &self.loads[d as usize];
+        load.queue_s - load.backlog_s
     }
 
     fn members(&self, d: u32) -> &[u32] {

@@ -82,6 +82,7 @@ impl RoutingPolicy for Memetic {
         let coupling = FifoMakespan::new(problem, objective, &instance);
         let mut run = Run::new(&instance, coupling, self.params, objective.constant());
         run.solve(problem, rng, stop);
+        run.spread(objective.pair_price_per_s2());
         let record = SearchRecord {
             lower_bound: Some(run.lower_bound()),
             evaluations: run.evaluations(),

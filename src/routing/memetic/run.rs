@@ -41,9 +41,6 @@ const AIM_ONE_IN: u32 = 2;
 /// Largest share by which that time is earlier than the offspring's.
 const AIM_EARLIER_MAX: f64 = 0.05;
 
-/// Relative difference of J that is rounding.
-const SPREAD_TOLERANCE: f64 = 1e-9;
-
 /// State of a run. Values are J less its constant.
 pub(super) struct Run<'a, C> {
     params: MemeticParams,
@@ -99,18 +96,13 @@ impl<'a, C: Coupling> Run<'a, C> {
                 self.evolve(rng, stop);
             }
         }
-        self.spread();
     }
 
-    /// Of all assignments as good as the best, takes one that fills destinations evenly.
-    fn spread(&mut self) {
+    /// Evens the best assignment out.
+    pub(super) fn spread(&mut self, pair_price: f64) {
         self.search.restart(&self.best);
-        self.search.spread();
-        let value = self.search.value();
-        if value <= self.best_value * (1.0 + SPREAD_TOLERANCE) {
-            self.best.copy_from_slice(&self.search.assignment);
-            self.best_value = value.min(self.best_value);
-        }
+        self.search.spread(pair_price);
+        self.best.copy_from_slice(&self.search.assignment);
     }
 
     /// The informed starts with their values; the best is the first incumbent.

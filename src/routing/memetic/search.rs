@@ -88,25 +88,16 @@ impl<'a, C: Coupling> Search<'a, C> {
         }
     }
 
-    /// Moves requests to where they are no dearer and which would still finish before the destination they leave
-    /// does now. J never rises, since the last to finish only gets earlier; but J of a makespan says nothing of
-    /// how the others are filled, and whoever is planned next, or waits behind, gains from an even spread.
-    pub(super) fn spread(&mut self) {
+    /// Moves requests one by one to where J is least with `pair_price` for work queued behind work, which the
+    /// search before leaves out; of places as good, to where the request finishes earliest. J of a makespan says
+    /// nothing of how the destinations that do not decide it are filled, but whoever is planned next, or waits
+    /// behind, gains from an even spread.
+    pub(super) fn spread(&mut self, pair_price: f64) {
         for _ in 0..SPREAD_PASSES_MAX {
             let mut moved = false;
             for r in 0..self.instance.n {
                 let from = self.assignment[r];
-                let no_dearer = self.instance.at(r, from) * (1.0 + IMPROVEMENT_MIN);
-                let (mut earliest_s, mut to) = (self.coupling.finish_s(from) * (1.0 - IMPROVEMENT_MIN), from);
-                for (d, separable) in (0..).zip(self.instance.row(r)) {
-                    if d == from || *separable > no_dearer || self.is_full(d) {
-                        continue;
-                    }
-                    let finish_s = self.coupling.finish_with_s(r, d);
-                    if finish_s < earliest_s {
-                        (earliest_s, to) = (finish_s, d);
-                    }
-                }
+                let to = self.spread_one(r, from, pair_price);
                 if to != from {
                     self.coupling.relocate(Move { r, from, to });
                     self.assignment[r] = to;
@@ -117,6 +108,30 @@ impl<'a, C: Coupling> Search<'a, C> {
                 return;
             }
         }
+    }
+
+    fn spread_one(&self, r: usize, from: u32, pair_price: f64) -> u32 {
+        let departure = self.coupling.depart(r, from);
+        let own_s = self.coupling.work_s(r, from);
+        let behind = own_s * (self.coupling.queued_s(from) - own_s);
+        let here = self.instance.at(r, from);
+        let tolerance = IMPROVEMENT_MIN * (1.0 + here.abs() + self.coupling.cost());
+        let (mut least, mut to) = (-tolerance, from);
+        let mut earliest_s = self.coupling.finish_s(from) * (1.0 - IMPROVEMENT_MIN);
+        for (d, separable) in (0..).zip(self.instance.row(r)) {
+            if d == from || separable.is_infinite() || self.is_full(d) {
+                continue;
+            }
+            let queueing = self.coupling.work_s(r, d) * self.coupling.queued_s(d) - behind;
+            let delta =
+                separable - here + self.coupling.arrive_delta(&departure, r, d) + pair_price * queueing;
+            let finish_s = self.coupling.finish_with_s(r, d);
+            let is_as_good = delta <= least + 2.0 * tolerance;
+            if delta < least || (is_as_good && finish_s < earliest_s) {
+                (least, earliest_s, to) = (delta.min(least), finish_s, d);
+            }
+        }
+        to
     }
 
     /// Whether the search was told to stop; asks again only after some work.

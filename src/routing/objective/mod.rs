@@ -28,7 +28,8 @@ impl Objective {
     ///
     /// Quality is divided by its scale, money and energy by R scales (they are batch sums), completion by
     /// its scale; a backlog term `ω_T · B_d/(1 s) · (s_rd / k_d) / T_ref` joins the separable part, since a
-    /// makespan alone does not see work queued behind a destination that is not the last to finish.
+    /// makespan alone does not see work queued behind a destination that is not the last to finish. Work queued
+    /// behind other work of the same batch costs the same: see [`Objective::pair_price_per_s2`].
     #[must_use]
     pub fn stationary(problem: &Problem, scales: &ObjectiveScales) -> Self {
         Self::build(problem, Bounds::stationary(problem, scales), true)
@@ -92,6 +93,14 @@ impl Objective {
     #[must_use]
     pub fn time_weight_per_s(&self) -> f64 {
         self.time_weight_per_s
+    }
+
+    /// J per second of one request's work and second of another's at the same destination; 0 without a backlog
+    /// term, whose price for work behind work this is too. Without it a batch would pile up at whichever
+    /// destination has the least backlog.
+    #[must_use]
+    pub fn pair_price_per_s2(&self) -> f64 {
+        if self.has_backlog_term { self.time_weight_per_s } else { 0.0 }
     }
 
     /// `c0`: what the lower bounds take off J.

@@ -1,0 +1,31 @@
+//! Faults that users reported of other proxies, played over real bytes. docs/FAULTS.md lists all of them; here are
+//! those that the tests of the parts do not prove already.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on must fail"
+)]
+
+#[expect(dead_code, reason = "shared by all socket tests")]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod edges;
+mod errors;
+mod events;
+mod listed;
+mod load;
+
+use support::app::{Router, llm, node};
+use support::fake_endpoint::{FakeEndpoint, Step};
+
+const AT_ONCE: &str = "window: {max_ms: 0}\n";
+const ECHO: &str = "response_model: echo\nwindow: {max_ms: 0}\n";
+
+/// A router over one endpoint that answers everything with `script`.
+async fn over(script: Vec<Step>, sections: &str) -> (FakeEndpoint, Router) {
+    let endpoint = llm(move |_| script.clone()).await;
+    let router = Router::start(&[node("a", endpoint.url())], sections).await;
+    (endpoint, router)
+}
