@@ -27,14 +27,14 @@ use crate::proxy::readiness::Readiness;
 use crate::proxy::server::{Listener, Shutdown};
 use crate::proxy::{Api, ApiParams, server, stack};
 use crate::request_manager::admission::{ModelDirectory, VirtualModel};
-use crate::request_manager::{RequestManager, World};
+use crate::request_manager::{RequestManager, ServeLimits, World};
 use crate::routing::{
     CompletionModel, CostModels, PolicyKind, PolicyParams, RoutingPolicy, TimeTerm, for_kind,
 };
 use crate::scheduler::{Fleet, Scheduler, SchedulerParams};
 use crate::units::{Seconds, Tokens};
 
-/// Once the drain limit is over, requests without a destination have this long to be told so.
+/// Once the drain limit is over, clients have this long to be told so.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Assumed length of a completion where nothing is known of the destination.
 const COMPLETION_PRIOR: Tokens = Tokens(250.0);
@@ -72,12 +72,12 @@ impl App {
         let fleet = Fleet { destinations: Arc::clone(&destinations), health: health.subscribe(), quality };
         let (scheduler, scheduler_task) = Scheduler::new(params, policy, fleet, &registry)?;
         let world = World { pool: Arc::clone(&pool), health: health.clone() };
-        let max_attempts = config.limits.max_attempts;
-        let manager = RequestManager::new(scheduler.clone(), world, max_attempts, &registry)?;
-
-        let tasks = TaskTracker::new();
         let (stop, force) = (CancellationToken::new(), CancellationToken::new());
         let give_up = force.child_token();
+        let limits = ServeLimits { max_attempts: config.limits.max_attempts, give_up: give_up.clone() };
+        let manager = RequestManager::new(scheduler.clone(), world, limits, &registry)?;
+
+        let tasks = TaskTracker::new();
         tasks.spawn(stop_aware(give_up.clone(), scheduler_task));
         health.probe_all().await;
         for ((_, spec), state) in pool.iter().zip(health.states().iter()) {
@@ -164,7 +164,7 @@ impl App {
             stop.cancelled().await;
             info!(limit_s = drain_limit.as_secs_f64(), "draining: requests under way may finish");
             tokio::time::sleep(drain_limit).await;
-            warn!("drain limit reached: refusing what has no destination yet, then ending what is left");
+            warn!("drain limit reached: refusing what has no answer yet and ending streams");
             give_up.cancel();
             tokio::time::sleep(LAST_WORDS).await;
         });

@@ -103,9 +103,9 @@ async fn an_endpoint_is_back_when_its_own_time_is_over() {
 }
 
 #[tokio::test]
-async fn waits_are_bounded_and_nonsense_is_ignored() {
+async fn clients_are_told_the_whole_wait_and_nonsense_is_ignored() {
     for (status, headers, expected_ms) in [
-        (429, "retry-after: 600\r\n", 120_000),
+        (429, "retry-after: 600\r\n", 600_000),
         (429, "retry-after: -1\r\n", 1_000),
         (429, "retry-after: abc\r\n", 1_000),
         (429, "", 1_000),
@@ -121,9 +121,13 @@ async fn waits_are_bounded_and_nonsense_is_ignored() {
         assert!(retry_after_ms(&again) <= expected_ms, "{headers}");
         assert_eq!(n_posts(&endpoints), [1], "{headers}");
     }
+    // What the router keeps is bounded, what clients are told is not.
     let endpoints = [refusing(429, "retry-after: 60\r\n").await];
-    let router = over(&endpoints, "cooling: {max_ms: 2000}\n").await;
-    assert_eq!(retry_after_ms(&router.chat(&ask("m")).await), 2_000);
+    let router = over(&endpoints, "cooling: {max_ms: 300}\n").await;
+    assert_eq!(retry_after_ms(&router.chat(&ask("m")).await), 60_000);
+    assert!(retry_after_ms(&router.chat(&ask("m")).await) > 50_000);
+    assert_eq!(n_posts(&endpoints), [1]);
+    router.metrics_reach("it to be back", |metrics| metrics.count("cema_endpoint_up", &[]) == 1).await;
     let endpoints = [refusing(429, "retry-after: 0\r\n").await];
     let router = over(&endpoints, "").await;
     for n_sent in 1..3 {
@@ -149,7 +153,7 @@ async fn the_others_serve_while_one_cools() {
 #[tokio::test]
 async fn overload_said_inside_a_200_cools_as_well() {
     let busy = || {
-        let event = "data: {\"error\":{\"message\":\"overloaded\",\"code\":503}}\n\n";
+        let event = "data: {\"error\":{\"message\":\"busy\",\"type\":\"overloaded_error\"}}\n\n";
         vec![stream_head(), chunk(": a\n\n: b\n\n"), chunk(event), last_chunk()]
     };
     let endpoints = [llm(move |_| busy()).await, llm(|_| chat_stream("m", &["fine"])).await];
@@ -196,16 +200,41 @@ async fn whether_to_retry_is_said_and_the_endpoints_own_word_is_passed_on() {
         (400, "", "false"),
         (422, "", "false"),
         (400, "x-should-retry: true\r\n", "true"),
-        (409, "", ""),
+        (404, "", "false"),
+        (406, "", "false"),
+        (408, "", "true"),
+        (409, "", "true"),
+        (410, "", "false"),
+        (425, "", "true"),
+        (431, "", "false"),
+        (451, "", "false"),
         (409, "x-should-retry: false\r\n", "false"),
         (429, "x-should-retry: false\r\n", "false"),
         (503, "", "true"),
-        (500, "x-should-retry: false\r\n", ""),
-        (401, "x-should-retry: true\r\n", ""),
+        (500, "", "true"),
+        (500, "x-should-retry: false\r\n", "false"),
+        (401, "", "false"),
+        (402, "", "false"),
+        (401, "x-should-retry: true\r\n", "true"),
     ] {
         let endpoints = [refusing(status, headers).await];
         let router = over(&endpoints, "").await;
         let answer = router.chat(&ask("m")).await;
         assert_eq!(header(&answer, "x-should-retry"), expected, "{status} {headers}");
     }
+}
+
+#[tokio::test]
+async fn a_router_at_fault_with_one_endpoint_may_still_be_served_by_another() {
+    for (first, last, expected) in
+        [(500, 404, "true"), (429, 401, "true"), (404, 401, "false"), (500, 400, "false")]
+    {
+        let endpoints = [refusing(first, "").await, refusing(last, "").await];
+        let router = over(&endpoints, "").await;
+        let answer = router.chat(&ask("m")).await;
+        assert_eq!(header(&answer, "x-should-retry"), expected, "{first}, {last}");
+    }
+    let endpoints = [refusing(409, "retry-after: 3\r\n").await];
+    let answer = over(&endpoints, "").await.chat(&ask("m")).await;
+    assert_eq!((answer.head.status(), header(&answer, "retry-after-ms")), (409, "3000".into()));
 }

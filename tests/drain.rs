@@ -137,7 +137,7 @@ async fn gated() -> (FakeEndpoint, Arc<Semaphore>) {
 }
 
 #[tokio::test]
-async fn at_the_limit_what_has_no_destination_is_told_so_and_streams_are_cut() {
+async fn at_the_limit_every_client_is_told_so() {
     let (stuck, _stays_shut) = half_way().await;
     let (busy, _gate) = gated().await;
     let one_at_a_time = "{name: n, throughput: {max_concurrency: 1}}";
@@ -152,9 +152,16 @@ async fn at_the_limit_what_has_no_destination_is_told_so_and_streams_are_cut() {
     held.post(CHAT, "", &ask("n")).await;
     router.metrics_reach("one to be held", |metrics| metrics.count("cema_held_requests", &[]) == 1).await;
     router.stop();
-    let refused = held.answer().await;
-    assert_eq!((refused.head.status(), refused.head.header("retry-after").as_deref()), (503, Some("1")));
-    assert_eq!(refused.head.header("x-should-retry").as_deref(), Some("true"));
+    // Whether it waits for a destination or for its endpoint: nothing is committed.
+    for client in [&mut held, &mut runs] {
+        let refused = client.answer().await;
+        assert_eq!((refused.head.status(), refused.head.header("retry-after").as_deref()), (503, Some("1")));
+        assert_eq!(refused.head.header("x-should-retry").as_deref(), Some("true"));
+    }
+    let last = String::from_utf8(stream.chunk().await.unwrap().unwrap()).unwrap();
+    let error: serde_json::Value = serde_json::from_str(last.strip_prefix("data: ").unwrap()).unwrap();
+    assert_eq!(error["error"]["code"], "stream_interrupted", "{last}");
+    assert!(error["error"]["message"].as_str().unwrap().contains("stopping"), "{last}");
     assert!(stream.chunk().await.is_err(), "the stream is cut, not ended");
     router.ended().await;
 }

@@ -367,3 +367,28 @@ async fn nothing_is_sent_again_once_an_answer_has_begun() {
     assert_eq!(router.chat(&ask("m")).await.head.status(), 503);
     assert_eq!(endpoint.posts().len(), 2);
 }
+
+#[tokio::test]
+async fn an_endpoints_words_reach_the_client_from_long_and_plain_answers_too() {
+    let long = format!(
+        r#"{{"error":{{"message":"too long","code":"context_length_exceeded","input":"{}"}}}}"#,
+        "x".repeat(100 << 10)
+    );
+    let (long, plain, page) = (
+        json(400, &long),
+        with_type(400, "text/plain; charset=utf-8", "the model takes no images\n"),
+        with_type(400, "text/html", "<h1>nginx</h1>"),
+    );
+    for (answer, message, code) in [
+        (long, "too long", Some("context_length_exceeded")),
+        (plain, "the model takes no images", None),
+        (page, "the endpoint answered with status 400 and no message", None),
+    ] {
+        let endpoint = llm(move |_| answer.clone()).await;
+        let router = Router::start(&[node("a", endpoint.url())], CHEAPEST_FIRST).await;
+        let answer = router.chat(&ask("m")).await;
+        let error = answer.json()["error"].take();
+        assert_eq!((answer.head.status(), error["message"].as_str()), (400, Some(message)));
+        assert_eq!(error["code"].as_str(), code);
+    }
+}

@@ -36,7 +36,7 @@ async fn over(script: Vec<Step>, sections: &str) -> (FakeEndpoint, Router) {
 
 /// Data of every event.
 fn events(text: &str) -> Vec<&str> {
-    text.split("\n\n").filter_map(|event| event.trim_start().strip_prefix("data: ")).collect()
+    text.lines().filter_map(|line| line.strip_prefix("data: ")).collect()
 }
 
 /// The error event that ends a stream that was cut.
@@ -160,14 +160,20 @@ async fn a_long_preamble_is_not_held_for_ever() {
 async fn a_stream_that_breaks_says_so_and_does_not_end_well() {
     let said = format!("{}{}", role_event("m"), delta_event("m", "a"));
     let half = "data: {\"choices\":[{\"del";
+    let other_choice_ends = "data: {\"choices\":[{\"index\":1,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
     for (what, tail) in [
         ("closed between events", vec![Step::Close]),
         ("reset between events", vec![Step::Reset]),
         ("closed in an event", vec![chunk(half), Step::Close]),
         ("closed in an event after a line", vec![chunk("data: {\"choices\":[]}\n"), Step::Close]),
+        // openai-python takes a blank line after an `id:` for an event.
+        ("closed in an event with an id", vec![chunk("id: 2\n"), chunk(half), Step::Close]),
+        ("closed in an event with an id and a line", vec![chunk("id: 2\ndata: {}\n"), Step::Close]),
+        ("closed after an event with an id", vec![chunk("id: 2\ndata: {}\n\n"), chunk(half), Step::Close]),
         ("closed in a chunk", vec![write("ff\r\ndata: {"), Step::Close]),
         // What a proxy in between makes of a server that died.
         ("ended by HTTP alone", vec![last_chunk()]),
+        ("ended by HTTP alone before every choice", vec![chunk(other_choice_ends), last_chunk()]),
         ("ended by HTTP alone in an event", vec![chunk(half), last_chunk()]),
         ("ended by HTTP alone after a line", vec![chunk("data: {\"choices\":[]}\n"), last_chunk()]),
     ] {
@@ -176,6 +182,7 @@ async fn a_stream_that_breaks_says_so_and_does_not_end_well() {
         let answer = router.chat(&ask_stream("m")).await;
         assert_eq!(answer.head.status(), 200);
         assert!(answer.text().starts_with(&said), "{what}");
+        assert!(!answer.text().contains("\n\n\n"), "{what}: an empty event");
         // SDKs parse every event and give up on one that is cut in half.
         for data in events(&answer.text()) {
             serde_json::from_str::<serde_json::Value>(data).unwrap_or_else(|_| panic!("{what}: {data}"));
@@ -243,6 +250,25 @@ async fn an_error_event_of_the_endpoint_is_passed_on_and_counts_as_a_failure() {
     assert_eq!(answer.text(), format!("{}{error}{DONE_EVENT}", delta_event("m", "a")));
     let metrics = router.idle().await;
     assert_eq!(metrics.count("cema_requests_total", &[("outcome", "failed")]), 1);
+}
+
+#[tokio::test]
+async fn errors_in_other_forms_reach_the_client_as_openai_puts_them() {
+    let flat = r#"{"object":"error","message":"EngineCore died","type":"t","param":null,"code":500}"#;
+    let put = "data: {\"error\":{\"code\":\"500\",\"message\":\"EngineCore died\",\"param\":null,\"type\":\"t\"}}\n\n";
+    for error in [format!("data: {flat}\n\n"), format!("event: error\ndata: {flat}\n\n")] {
+        let said = delta_event("m", "a");
+        let (_endpoint, router) =
+            over(stream_in_chunks(&format!("{said}{error}"), 11, Duration::ZERO), AT_ONCE).await;
+        assert_eq!(router.chat(&ask_stream("m")).await.text(), format!("{said}{put}"));
+        assert_eq!(router.idle().await.count("cema_requests_total", &[("outcome", "failed")]), 1);
+        // Before any content another endpoint takes over.
+        let first = stream_in_chunks(&error, 11, Duration::ZERO);
+        let (a, b) = (llm(move |_| first.clone()).await, llm(|_| chat_stream("m", &["b"])).await);
+        let nodes = [priced("a", a.url(), 1), priced("b", b.url(), 2)];
+        let router = Router::start(&nodes, CHEAPEST_FIRST).await;
+        assert_eq!(router.chat(&ask_stream("m")).await.text(), chat_events("m", &["b"]));
+    }
 }
 
 #[tokio::test]
@@ -349,6 +375,10 @@ async fn after_commitment_there_is_no_failing_over() {
             }
         };
         assert!(is_cut && text.contains("data: {\"error\":{"), "{what}: {text}");
+        if what == "answers with an error" {
+            let error = r#"{"error":{"code":"busy","message":"overloaded","param":null,"type":"t"}}"#;
+            assert!(text.ends_with(&format!("data: {error}\n\n")), "its own words: {text}");
+        }
         assert_eq!(b.posts().len(), 0, "{what}");
         let metrics = router.idle().await;
         assert_eq!(metrics.count("cema_requests_total", &[("outcome", "failed")]), 1, "{what}");

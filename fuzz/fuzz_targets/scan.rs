@@ -11,6 +11,7 @@ pub fn scan(chunks: &[&[u8]]) -> (Vec<(u8, Vec<u8>)>, bool) {
             SseEvent::Data(data) => (1, data.to_vec()),
             SseEvent::Done => (2, Vec::new()),
             SseEvent::Oversized => (3, Vec::new()),
+            SseEvent::Error(data) => (4, data.to_vec()),
         });
     };
     let mut scanner = Scanner::new();

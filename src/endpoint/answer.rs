@@ -5,7 +5,7 @@
 use serde_json::value::RawValue;
 
 use super::json;
-use super::upstream_error::UpstreamError;
+use super::upstream_error::{UpstreamError, first_element};
 use crate::domain::ApiCall;
 
 /// Token counts as the endpoint reports them.
@@ -86,12 +86,23 @@ pub struct EventFacts {
     pub timed: Option<Usage>,
     /// A choice gives its finish reason, in a [`EventKind::Content`] event or a [`EventKind::Finish`] one.
     pub finished: bool,
+    /// Which choices it has, one bit for each index below 64.
+    pub choices: u64,
+    /// Which of them give their finish reason.
+    pub ended: u64,
 }
 
 /// Reads the data of one stream event.
 #[must_use]
 pub fn classify_event(data: &[u8]) -> EventFacts {
-    let mut facts = EventFacts { kind: EventKind::Other, usage: None, timed: None, finished: false };
+    let mut facts = EventFacts {
+        kind: EventKind::Other,
+        usage: None,
+        timed: None,
+        finished: false,
+        choices: 0,
+        ended: 0,
+    };
     let Some(answer) = std::str::from_utf8(data).ok().and_then(Answer::read) else { return facts };
     if let Some(error) = answer.error {
         facts.kind = EventKind::Error(error);
@@ -101,6 +112,7 @@ pub fn classify_event(data: &[u8]) -> EventFacts {
     facts.timed = answer.timings.and_then(|timings| Usage::from_timings(timings.get()));
     let choices = answer.choices.map(Choices::read).unwrap_or_default();
     facts.finished = choices.finished;
+    (facts.choices, facts.ended) = (choices.seen, choices.ended);
     facts.kind = match (choices.said, choices.finished, choices.count) {
         (true, ..) => EventKind::Content,
         (_, true, _) => EventKind::Finish,
@@ -146,8 +158,12 @@ struct Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// `None` if `text` is not a JSON object.
+    /// `None` if `text` is neither a JSON object nor an array that begins with an error.
     fn read(text: &'a str) -> Option<Self> {
+        if text.starts_with('[') {
+            let error = UpstreamError::in_band(first_element(text)?)?;
+            return Some(Self { choices: None, data: None, usage: None, timings: None, error: Some(error) });
+        }
         const KEYS: [&str; 6] = ["choices", "data", "usage", "timings", "error", "object"];
         let mut answer = Self { choices: None, data: None, usage: None, timings: None, error: None };
         let mut may_be_error = false;
@@ -178,22 +194,31 @@ struct Choices {
     count: usize,
     said: bool,
     finished: bool,
+    seen: u64,
+    ended: u64,
 }
 
 impl Choices {
     fn read(raw: &RawValue) -> Self {
-        const KEYS: [&str; 4] = ["delta", "message", "text", "finish_reason"];
+        const KEYS: [&str; 5] = ["index", "delta", "message", "text", "finish_reason"];
         let mut choices = Self::default();
         // `choices` of another type has none.
         _ = json::elements(raw.get(), |choice| {
             choices.count += 1;
+            let (mut index, mut ends) = (0, false);
             // Neither has a choice that is no object anything to say.
             _ = json::members_of(choice.get(), &KEYS, |key, value| match key {
+                b"index" => index = count(value).unwrap_or_default(),
                 b"delta" | b"message" => choices.said |= says_something(value),
                 b"text" => choices.said |= json::is_truthy(value.get()),
-                b"finish_reason" => choices.finished |= json::is_truthy(value.get()),
+                b"finish_reason" => ends = json::is_truthy(value.get()),
                 _ => {}
             });
+            let bit =
+                u32::try_from(index).ok().and_then(|index| 1_u64.checked_shl(index)).unwrap_or_default();
+            choices.finished |= ends;
+            choices.seen |= bit;
+            choices.ended |= if ends { bit } else { 0 };
         });
         choices
     }
@@ -274,6 +299,8 @@ mod tests {
 
         let failed = classify_event(br#"{"error":{"message":"overloaded","code":503},"choices":[]}"#);
         assert!(matches!(&failed.kind, EventKind::Error(e) if e.message == "overloaded" && e.status == 503));
+        let listed = classify_event(br#"[{"error":{"message":"quota","code":429}}]"#);
+        assert!(matches!(&listed.kind, EventKind::Error(e) if e.message == "quota" && e.status == 429));
         for other in [
             "",
             "hello",

@@ -1,5 +1,8 @@
-//! What of a stream does not pass as it came: the token counts a client did not ask for and, in an error event,
-//! an endpoint's address or key and a model's name that clients are not to see.
+//! What of a stream does not pass as it came: the token counts a client did not ask for, an endpoint's
+//! address or key and a model's name that clients are not to see in an error event, and errors in a form that OpenAI's SDKs do not take for one.
+//!
+//! Events pass whole, so that a stream that is cut leaves none open with a client. Every other byte passes
+//! as it came.
 
 use std::sync::LazyLock;
 
@@ -8,11 +11,15 @@ use memchr::memchr2;
 use memchr::memmem::{self, Finder};
 
 use super::answer::{EventKind, classify_event};
-use super::sse::data_value;
-use super::upstream_error::Renamed;
+use super::json;
+use super::meter::may_be_error;
+use super::sse::{data_value, names_error};
+use super::upstream_error::{Renamed, UpstreamError};
 
 static USAGE_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"usage\""));
-static ERROR_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"error\""));
+
+/// Longest open event that is held from one push to the next; a longer one passes unread as it comes.
+const HELD_BYTES_MAX: usize = 64 << 10;
 
 /// Filters the events of one stream. Takes them in whole lines, as [`WholeLines`] and [`ModelEcho`] give
 /// them; a line too long to be held comes in parts and passes unread.
@@ -25,16 +32,19 @@ pub struct EventFilter {
     swallows_usage: bool,
     secrets: Vec<String>,
     renamed: Option<Renamed>,
+    /// The lines of the open event.
+    event: BytesMut,
+    /// The open event was too long: its start has passed and so does the rest.
+    is_passing: bool,
     /// The last line has not ended yet.
     is_inside_line: bool,
-    /// It ended with CR: an LF that follows belongs to it and shares its fate.
+    /// The last line ended with CR: an LF that follows belongs to it and shares its fate.
     after_cr: Option<Fate>,
-    /// The rest of the event is to go: its blank line.
-    is_swallowing: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
+    Held,
     Passed,
     Swallowed,
 }
@@ -47,98 +57,185 @@ impl EventFilter {
         secrets: impl IntoIterator<Item = String>,
         renamed: Option<Renamed>,
     ) -> Self {
-        let secrets = secrets.into_iter().filter(|secret| !secret.is_empty()).collect();
-        Self { swallows_usage, secrets, renamed, is_inside_line: false, after_cr: None, is_swallowing: false }
+        Self {
+            swallows_usage,
+            secrets: secrets.into_iter().filter(|secret| !secret.is_empty()).collect(),
+            renamed,
+            event: BytesMut::new(),
+            is_passing: false,
+            is_inside_line: false,
+            after_cr: None,
+        }
     }
 
-    /// Takes the next lines and returns those that pass, possibly none. Nothing is copied where all do.
+    /// Takes the next lines and returns what passes, possibly nothing. Whole events are not copied where
+    /// all do.
     pub fn push(&mut self, lines: Bytes) -> Bytes {
-        if lines.is_empty() || self.passes_all(&lines) {
-            self.note_end(&lines, Fate::Passed);
+        if lines.is_empty() {
             return lines;
         }
-        let mut passed = BytesMut::with_capacity(lines.len());
+        if self.passes_all(&lines) {
+            self.after_cr = lines.ends_with(b"\r").then_some(Fate::Passed);
+            return lines;
+        }
+        let mut passed = BytesMut::with_capacity(self.event.len() + lines.len());
         let mut rest = &lines[..];
         while !rest.is_empty() {
             let end = memchr2(b'\n', b'\r', rest).map_or(rest.len(), |at| at + 1);
             let (line, after) = rest.split_at(end);
             rest = after;
-            let fate = self.judge(line, &mut passed);
-            self.note_end(line, fate);
+            self.take(line, &mut passed);
+        }
+        if self.event.len() > HELD_BYTES_MAX {
+            self.is_passing = true;
+            passed.extend_from_slice(&std::mem::take(&mut self.event));
+            self.after_cr = self.after_cr.map(|_| Fate::Passed);
         }
         passed.freeze()
     }
 
-    fn passes_all(&self, lines: &[u8]) -> bool {
-        let may_count = self.swallows_usage && USAGE_KEY.find(lines).is_some();
-        let may_tell = ERROR_KEY.find(lines).is_some() && self.tells(lines);
-        let is_amid = self.is_swallowing || self.after_cr == Some(Fate::Swallowed);
-        !(is_amid || may_count || may_tell)
+    /// The end of the stream: what passes of an event that it leaves open.
+    pub fn finish(&mut self) -> Bytes {
+        let mut passed = BytesMut::new();
+        self.end_event(&mut passed);
+        passed.freeze()
     }
 
-    /// Decides on one line, or on a part of one, and passes what may pass of it.
-    fn judge(&mut self, line: &[u8], passed: &mut BytesMut) -> Fate {
+    /// What must come before an event of ours: most often nothing, since events pass whole. A blank line too
+    /// many is an empty event to SDKs.
+    #[must_use]
+    pub fn fresh_line(&self) -> &'static str {
+        match (self.is_passing, self.is_inside_line && self.event.is_empty()) {
+            (true, true) => "\n\n",
+            (true, false) if self.after_cr.is_some() => "\n\n",
+            (true, false) | (false, true) => "\n",
+            (false, false) => "",
+        }
+    }
+
+    fn passes_all(&self, lines: &[u8]) -> bool {
+        let is_between = self.event.is_empty()
+            && !(self.is_passing || self.is_inside_line || self.after_cr == Some(Fate::Swallowed));
+        let may_count = || self.swallows_usage && USAGE_KEY.find(lines).is_some();
+        is_between && ends_event(lines) && !may_be_error(lines) && !may_count()
+    }
+
+    /// Takes one line, or a part of one.
+    fn take(&mut self, line: &[u8], passed: &mut BytesMut) {
         if line == b"\n"
-            && let Some(fate) = self.after_cr
+            && let Some(fate) = self.after_cr.take()
         {
-            if fate == Fate::Passed {
-                passed.extend_from_slice(line);
+            match fate {
+                Fate::Held => self.event.extend_from_slice(line),
+                Fate::Passed => passed.extend_from_slice(line),
+                Fate::Swallowed => {}
             }
-            return fate;
+            return;
         }
-        if !self.is_inside_line {
-            let is_blank = matches!(line, b"\n" | b"\r");
-            let value = data_value(line);
-            if std::mem::take(&mut self.is_swallowing) {
-                if is_blank {
-                    return Fate::Swallowed;
-                }
-                // A comment may come before the blank line.
-                self.is_swallowing = value.is_none();
-            }
-            match value.map(classify) {
-                Some(Some(EventKind::Usage)) if self.swallows_usage => {
-                    self.is_swallowing = true;
-                    return Fate::Swallowed;
-                }
-                Some(Some(EventKind::Error(_))) if self.tells(line) => {
-                    passed.extend_from_slice(self.reworded(line).as_bytes());
-                    return Fate::Passed;
-                }
-                _ => {}
-            }
+        let is_blank = !self.is_inside_line && matches!(line, b"\n" | b"\r");
+        // What is no part of an event, such as a comment that keeps the connection alive, does not wait.
+        let is_outside = self.event.is_empty() && (self.is_inside_line || is_blank || line.starts_with(b":"));
+        let fate = if self.is_passing || is_outside {
+            passed.extend_from_slice(line);
+            self.is_passing &= !is_blank;
+            Fate::Passed
+        } else {
+            self.event.extend_from_slice(line);
+            if is_blank { self.end_event(passed) } else { Fate::Held }
+        };
+        self.is_inside_line = !matches!(line.last(), Some(b'\n' | b'\r'));
+        self.after_cr = line.ends_with(b"\r").then_some(fate);
+    }
+
+    /// Decides on the event that is held.
+    fn end_event(&mut self, passed: &mut BytesMut) -> Fate {
+        let event = std::mem::take(&mut self.event);
+        let may_count = self.swallows_usage && USAGE_KEY.find(&event).is_some();
+        if !may_count && !may_be_error(&event) {
+            passed.extend_from_slice(&event);
+            return Fate::Passed;
         }
-        passed.extend_from_slice(line);
+        let (data, is_named_error) = read_event(&event);
+        match classify_event(&data).kind {
+            EventKind::Usage if self.swallows_usage => {
+                let comments = lines_of(&event).filter(|line| line.starts_with(b":"));
+                comments.for_each(|comment| passed.extend_from_slice(comment));
+                return Fate::Swallowed;
+            }
+            EventKind::Error(error) if !is_openai_error(&data) => self.put_error(error, passed),
+            EventKind::Error(_) => passed.extend_from_slice(&self.reworded(&event)),
+            _ if is_named_error && data != b"[DONE]" => {
+                self.put_error(UpstreamError::from_event(&data), passed)
+            }
+            _ => passed.extend_from_slice(&event),
+        }
         Fate::Passed
     }
 
-    fn note_end(&mut self, line: &[u8], fate: Fate) {
-        if let Some(last) = line.last() {
-            self.is_inside_line = !matches!(last, b'\n' | b'\r');
-            self.after_cr = (*last == b'\r').then_some(fate);
+    /// Passes `error` as OpenAI's SDKs read it.
+    fn put_error(&self, mut error: UpstreamError, passed: &mut BytesMut) {
+        self.secrets.iter().for_each(|secret| error.redact(secret));
+        if let Some(renamed) = &self.renamed {
+            error.rename_model(renamed);
         }
+        let UpstreamError { message, kind, param, code, .. } = error;
+        let body =
+            serde_json::json!({"error": {"message": message, "type": kind, "param": param, "code": code}});
+        passed.extend_from_slice(format!("data: {body}\n\n").as_bytes());
     }
 
-    /// Whether something in it is not for clients.
-    fn tells(&self, bytes: &[u8]) -> bool {
-        self.secrets.iter().any(|secret| memmem::find(bytes, secret.as_bytes()).is_some())
-            || self.renamed.as_ref().is_some_and(|renamed| renamed.is_in(bytes))
-    }
-
-    fn reworded(&self, line: &[u8]) -> String {
-        let text = String::from_utf8_lossy(line).into_owned();
+    fn reworded(&self, event: &[u8]) -> Vec<u8> {
+        let names_secret = self.secrets.iter().any(|secret| memmem::find(event, secret.as_bytes()).is_some());
+        if !names_secret && self.renamed.as_ref().is_none_or(|renamed| !renamed.is_in(event)) {
+            return event.to_vec();
+        }
+        let text = String::from_utf8_lossy(event).into_owned();
         let text = self.secrets.iter().fold(text, |text, secret| text.replace(secret, "(endpoint)"));
         match &self.renamed {
-            Some(renamed) => renamed.in_json(&text),
-            None => text,
+            Some(renamed) => renamed.in_json(&text).into_bytes(),
+            None => text.into_bytes(),
         }
     }
 }
 
-/// What the event of one data line is; `None` where it can be neither counts nor an error.
-fn classify(value: &[u8]) -> Option<EventKind> {
-    let has = |key: &Finder<'_>| key.find(value).is_some();
-    (has(&USAGE_KEY) || has(&ERROR_KEY)).then(|| classify_event(value).kind)
+/// Whether `lines` end with a blank line that is seen to be one by itself.
+fn ends_event(lines: &[u8]) -> bool {
+    [b"\n\n".as_slice(), b"\r\n\r\n", b"\r\r"].iter().any(|end| lines.ends_with(end))
+}
+
+/// The lines of `event` with their ends.
+fn lines_of(event: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = event;
+    std::iter::from_fn(move || {
+        let end = memchr2(b'\n', b'\r', rest).map_or(rest.len(), |at| at + 1);
+        let end = if rest[..end].ends_with(b"\r") && rest[end..].starts_with(b"\n") { end + 1 } else { end };
+        let (line, after) = rest.split_at(end);
+        rest = after;
+        (!line.is_empty()).then_some(line)
+    })
+}
+
+/// The data of `event` and whether it is called `error`.
+fn read_event(event: &[u8]) -> (Vec<u8>, bool) {
+    let mut data: Option<Vec<u8>> = None;
+    let mut is_named_error = false;
+    for line in lines_of(event) {
+        let line = line.trim_ascii_end();
+        if let Some(value) = data_value(line) {
+            match &mut data {
+                Some(data) => data.extend_from_slice(&[b"\n", value].concat()),
+                None => data = Some(value.to_vec()),
+            }
+        }
+        is_named_error |= names_error(line);
+    }
+    (data.unwrap_or_default(), is_named_error)
+}
+
+/// Whether `data` has an `error` that says something: OpenAI's SDKs raise on it.
+fn is_openai_error(data: &[u8]) -> bool {
+    let text = std::str::from_utf8(data).unwrap_or_default();
+    json::member(text, "error").is_some_and(|error| json::is_truthy(error.get()))
 }
 
 #[cfg(test)]
@@ -167,6 +264,7 @@ mod tests {
             passed.extend_from_slice(&filter.push(lines.push(Bytes::copy_from_slice(chunk))));
         }
         passed.extend_from_slice(&filter.push(lines.finish()));
+        passed.extend_from_slice(&filter.finish());
         String::from_utf8(passed).unwrap()
     }
 
@@ -185,6 +283,62 @@ mod tests {
         }
         let open = format!("{CHUNK}\n\n{USAGE}\n: ping\n\ndata: [DONE]\n\n");
         assert_eq!(filtered(true, [open.as_bytes()]), format!("{CHUNK}\n\n: ping\ndata: [DONE]\n\n"));
+    }
+
+    #[test]
+    fn a_usage_event_over_several_data_lines_goes_as_well() {
+        let split = USAGE.replace("\"usage\"", "\ndata: \"usage\"");
+        for end in ["\n", "\r\n"] {
+            let split = split.replace('\n', end);
+            let stream = format!("{CHUNK}{end}{end}id: 7{end}{split}{end}{end}data: [DONE]{end}{end}");
+            let expected = format!("{CHUNK}{end}{end}data: [DONE]{end}{end}");
+            for size in [1, 3, 40, stream.len()] {
+                assert_eq!(filtered(true, stream.as_bytes().chunks(size)), expected, "{end:?} {size}");
+                assert_eq!(filtered(false, stream.as_bytes().chunks(size)), stream);
+            }
+        }
+    }
+
+    #[test]
+    fn errors_that_sdks_would_take_for_chunks_are_put_as_openai_puts_them() {
+        let flat = r#"{"object":"error","message":"lost 10.0.0.7:8000","type":"InternalServerError","param":null,"code":500}"#;
+        let put = r#"data: {"error":{"code":"500","message":"lost (endpoint)","param":null,"type":"InternalServerError"}}"#;
+        let untold = r#"data: {"error":{"code":null,"message":"the endpoint answered with status 502 and no message","param":null,"type":"server_error"}}"#;
+        let good = r#"data: {"error":{"message":"m"}}"#;
+        for (event, expected) in [
+            (format!("data: {flat}\n\n"), format!("{put}\n\n")),
+            (format!("id: 3\nevent: error\ndata: {flat}\n\n"), format!("{put}\n\n")),
+            ("event:error\ndata: oh no\n\n".to_owned(), format!("{untold}\n\n")),
+            (format!("event: error\n{good}\n\n"), format!("event: error\n{good}\n\n")),
+            (format!("event: errors\n{CHUNK}\n\n"), format!("event: errors\n{CHUNK}\n\n")),
+        ] {
+            for size in [1, 9, event.len()] {
+                let stream = format!("{CHUNK}\n\n{event}");
+                let expected = format!("{CHUNK}\n\n{expected}");
+                assert_eq!(filtered(false, stream.as_bytes().chunks(size)), expected, "{size}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_event_of_ours_may_follow_at_once_unless_a_giant_is_open() {
+        let mut filter = EventFilter::new(false, [], None);
+        for (lines, passed, fresh_line) in [
+            ("id: 1\n", "", ""),
+            ("data: a\n", "", ""),
+            ("\n", "id: 1\ndata: a\n\n", ""),
+            (": ping\n", ": ping\n", ""),
+        ] {
+            assert_eq!(filter.push(Bytes::from_static(lines.as_bytes())), passed);
+            assert_eq!(filter.fresh_line(), fresh_line, "{lines}");
+        }
+        let giant = format!("data: {}", "x".repeat(HELD_BYTES_MAX));
+        for (part, fresh_line) in
+            [(giant.as_str(), "\n\n"), ("x", "\n\n"), ("x\n", "\n"), ("id: 2\r", "\n\n"), ("\n\n", "")]
+        {
+            assert_eq!(filter.push(Bytes::copy_from_slice(part.as_bytes())), part);
+            assert_eq!(filter.fresh_line(), fresh_line);
+        }
     }
 
     #[test]

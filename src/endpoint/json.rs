@@ -178,6 +178,54 @@ fn unescape_one(text: &str) -> (char, usize) {
     (decoded, 1 + escaped.len_utf8())
 }
 
+/// `text` as far as it came, an object or array that was cut, with what is open closed: whole members stay, and
+/// the start of a string that is a value. `None` for other texts.
+pub(crate) fn mended(text: &str) -> Option<String> {
+    if !text.starts_with(['{', '[']) {
+        return None;
+    }
+    let mut open = Vec::new();
+    // Up to where the text can be kept, and what is open there.
+    let mut kept = (0, 0);
+    let mut string_began = None;
+    let mut is_escaped = false;
+    let mut last_escape = 0;
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if std::mem::take(&mut is_escaped) => {}
+            b'"' if string_began.is_some() => string_began = None,
+            b'\\' if string_began.is_some() => (is_escaped, last_escape) = (true, at),
+            _ if string_began.is_some() => {}
+            b'"' => string_began = Some(at),
+            b'{' | b'[' => {
+                open.push(if byte == b'{' { '}' } else { ']' });
+                kept = (at + 1, open.len());
+            }
+            b'}' | b']' => {
+                open.pop()?;
+                kept = (at + 1, open.len());
+            }
+            b',' => kept = (at, open.len()),
+            _ => {}
+        }
+    }
+    let value = string_began.filter(|began| text[..*began].trim_ascii_end().ends_with(':'));
+    let mut mended = match value {
+        Some(began) => {
+            // Two bytes long, or six: without one that lacks its end.
+            let length = if text[last_escape..].starts_with("\\u") { 6 } else { 2 };
+            let is_half = last_escape > began && text.len() < last_escape + length;
+            format!("{}\"", if is_half { &text[..last_escape] } else { text })
+        }
+        None => {
+            open.truncate(kept.1);
+            text[..kept.0].to_owned()
+        }
+    };
+    mended.extend(open.iter().rev());
+    Some(mended)
+}
+
 struct Members<'a, 'k, F> {
     on: F,
     /// Those that are asked for; `None` = all.
@@ -307,6 +355,20 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_cut_object_can_be_read(text in "[a-z\"\\\\é]{0,6}", cut in any::<prop::sample::Index>()) {
+            let quoted = quote(&text);
+            let escaped = format!("\"\\u00e9{}", &quoted[1..]);
+            let whole = format!(r#"{{"a":{{"b":[1, {quoted}, {{"c":null}}], "d":{escaped}}},"e":true}}"#);
+            members(&whole, |_, _| ()).unwrap();
+            let mut end = 1 + cut.index(whole.len());
+            while !whole.is_char_boundary(end) {
+                end += 1;
+            }
+            let mended = mended(&whole[..end]).unwrap();
+            prop_assert!(members(&mended, |_, _| ()).is_ok(), "{}", mended);
+        }
+
         #[test]
         fn strings_survive_quoting_and_decoding(text in any::<String>()) {
             let quoted = quote(&text);

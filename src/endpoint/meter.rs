@@ -12,7 +12,7 @@ use super::sse::{Scanner, SseEvent};
 use super::upstream_error::UpstreamError;
 
 static USAGE_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"usage\""));
-static ERROR_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"error\""));
+static ERROR_WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("error"));
 static FINISH_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"finish_reason\""));
 
 /// Observes one answer stream. The same bytes give the same readings however they are split.
@@ -27,6 +27,9 @@ struct Tally {
     has_content: bool,
     content_events: u64,
     is_finished: bool,
+    /// The choices seen in the events that were read, and those that have ended; a bit for each.
+    choices: u64,
+    ended: u64,
     is_done: bool,
     usage: Option<Usage>,
     /// Where there is no usage: the prompt, and the completions of all choices that have ended.
@@ -57,10 +60,10 @@ impl StreamMeter {
         self.tally.has_content
     }
 
-    /// Whether a choice gave its finish reason: the answer is whole even without `[DONE]`.
+    /// Whether every choice seen gave its finish reason: the answer is whole even without `[DONE]`.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.tally.is_finished
+        self.tally.is_finished && self.tally.choices & !self.tally.ended == 0
     }
 
     /// Whether `[DONE]` came.
@@ -108,6 +111,7 @@ impl Tally {
             SseEvent::Comment => {}
             SseEvent::Done => self.is_done = true,
             SseEvent::Oversized => self.count_content(),
+            SseEvent::Error(data) => self.error = Some(UpstreamError::from_event(data)),
             SseEvent::Data(data) if self.has_content && !is_worth_reading(data) => self.count_content(),
             SseEvent::Data(data) => self.record(classify_event(data)),
         }
@@ -121,6 +125,8 @@ impl Tally {
             EventKind::Preamble | EventKind::Usage | EventKind::Other => {}
         }
         self.is_finished |= facts.finished;
+        self.choices |= facts.choices;
+        self.ended |= facts.ended;
         self.usage = facts.usage.or(self.usage);
         if let Some(choice) = facts.timed.filter(|_| facts.finished) {
             let earlier = self.timed.map_or(0, |earlier| earlier.completion_tokens);
@@ -136,15 +142,34 @@ impl Tally {
 }
 
 fn is_worth_reading(data: &[u8]) -> bool {
-    [&USAGE_KEY, &ERROR_KEY, &FINISH_KEY].into_iter().any(|key| has_value(data, key))
+    may_be_error(data) || [&USAGE_KEY, &FINISH_KEY].into_iter().any(|key| has_value(data, key))
+}
+
+/// Whether there may be an error in these bytes of a stream: `"error":…`, `"object":"error"` or
+/// `event: error`.
+pub(super) fn may_be_error(bytes: &[u8]) -> bool {
+    ERROR_WORD.find_iter(bytes).any(|at| {
+        let (before, after) = (&bytes[..at], &bytes[at + ERROR_WORD.needle().len()..]);
+        match (before.strip_suffix(b"\""), after.strip_prefix(b"\"")) {
+            (Some(before), Some(after)) => is_followed_by_value(after) || ends_with_object_key(before),
+            _ => before.trim_ascii_end().ends_with(b"event:"),
+        }
+    })
+}
+
+fn ends_with_object_key(before: &[u8]) -> bool {
+    let key = before.trim_ascii_end().strip_suffix(b":");
+    key.is_some_and(|key| key.trim_ascii_end().ends_with(b"\"object\""))
 }
 
 /// Whether `data` has the key with another value than null. Inside a JSON string its quotes were escaped.
 fn has_value(data: &[u8], key: &Finder<'_>) -> bool {
-    key.find_iter(data).any(|at| {
-        let after = data[at + key.needle().len()..].trim_ascii_start();
-        after.strip_prefix(b":").is_some_and(|value| !value.trim_ascii_start().starts_with(b"null"))
-    })
+    key.find_iter(data).any(|at| is_followed_by_value(&data[at + key.needle().len()..]))
+}
+
+fn is_followed_by_value(after_key: &[u8]) -> bool {
+    let value = after_key.trim_ascii_start().strip_prefix(b":");
+    value.is_some_and(|value| !value.trim_ascii_start().starts_with(b"null"))
 }
 
 #[cfg(test)]
@@ -243,6 +268,24 @@ mod tests {
     }
 
     #[test]
+    fn an_error_in_another_form_is_one_after_content_too() {
+        let content = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
+        for (error, message) in [
+            ("data: {\"object\": \"error\",\"message\":\"died\"}\n\n", "died"),
+            ("event: error\ndata: {\"message\":\"died\"}\n\n", "died"),
+            ("event:error\ndata: oh\n\n", "the endpoint answered with status 502 and no message"),
+        ] {
+            let stream = format!("{content}{error}");
+            for size in [1, 9, stream.len()] {
+                let meter = meter(stream.as_bytes().chunks(size));
+                assert_eq!(meter.error().map(|error| error.message.as_str()), Some(message), "{error}");
+            }
+        }
+        let harmless = format!("event: errors\n{content}{content}");
+        assert!(meter([harmless.as_bytes()]).error().is_none());
+    }
+
+    #[test]
     fn text_about_usage_and_errors_is_only_text() {
         let content = |text: &str| {
             let quoted = serde_json::Value::from(text);
@@ -271,6 +314,24 @@ mod tests {
         }
         assert!(meter.has_content());
         assert_eq!(meter.completion_tokens(), 1);
+    }
+
+    #[test]
+    fn an_answer_is_whole_when_every_choice_has_ended() {
+        let event = |index: u64, finish: &str| {
+            format!(
+                "data: {{\"choices\":[{{\"index\":{index},\"delta\":{{}},\"finish_reason\":{finish}}}]}}\n\n"
+            )
+        };
+        for (events, is_whole) in [
+            ([event(0, "null"), event(1, "null"), event(0, "\"stop\"")], false),
+            ([event(0, "null"), event(1, "\"stop\""), event(0, "\"length\"")], true),
+            ([event(0, "null"), event(0, "null"), event(1, "\"stop\"")], false),
+            ([event(0, "null"), event(70, "\"stop\""), event(0, "\"stop\"")], true),
+        ] {
+            let events = events.concat();
+            assert_eq!(meter([events.as_bytes()]).is_finished(), is_whole, "{events}");
+        }
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub enum SseEvent<'a> {
     Comment,
     /// A complete event: its `data` lines joined with LF.
     Data(&'a [u8]),
+    /// The same of an event called `error`: no answer, whatever its data.
+    Error(&'a [u8]),
     /// The event `[DONE]` that ends an OpenAI stream.
     Done,
     /// An event or line beyond [`EVENT_BYTES_MAX`], reported once, as soon as it is too large.
@@ -35,6 +37,8 @@ pub struct Scanner {
     /// The `data` lines of the open event that earlier chunks or lines brought.
     data: Vec<u8>,
     open: Open,
+    /// The open event is called `error`.
+    is_error: bool,
     /// The unfinished line is too large: what is left of it is skipped.
     skipping: bool,
     /// The last byte was a CR, so an LF now belongs to it.
@@ -173,13 +177,16 @@ impl Scanner {
                     }
                 }
             }
+        } else if names_error(line) {
+            self.is_error = true;
         }
     }
 
     fn end_event(&mut self, held: Option<&[u8]>, on: &mut impl FnMut(SseEvent<'_>)) {
+        let is_error = std::mem::take(&mut self.is_error);
         match (held, std::mem::take(&mut self.open)) {
-            (Some(data), _) => report(data, on),
-            (None, Open::Data) => report(&self.data, on),
+            (Some(data), _) => report(data, is_error, on),
+            (None, Open::Data) => report(&self.data, is_error, on),
             (None, Open::Empty | Open::Oversized) => {}
         }
         self.data.clear();
@@ -209,6 +216,11 @@ fn is_comment(line: &[u8]) -> bool {
     line.first() == Some(&b':')
 }
 
+/// Whether the line names its event `error`.
+pub(super) fn names_error(line: &[u8]) -> bool {
+    line.strip_prefix(b"event:").is_some_and(|name| name.trim_ascii() == b"error")
+}
+
 /// The value of a `data` field; other fields mean nothing to an OpenAI stream.
 pub(super) fn data_value(line: &[u8]) -> Option<&[u8]> {
     match line.strip_prefix(b"data")? {
@@ -218,8 +230,12 @@ pub(super) fn data_value(line: &[u8]) -> Option<&[u8]> {
     }
 }
 
-fn report(data: &[u8], on: &mut impl FnMut(SseEvent<'_>)) {
-    on(if data.starts_with(b"[DONE]") { SseEvent::Done } else { SseEvent::Data(data) });
+fn report(data: &[u8], is_error: bool, on: &mut impl FnMut(SseEvent<'_>)) {
+    on(match is_error {
+        _ if data.starts_with(b"[DONE]") => SseEvent::Done,
+        true => SseEvent::Error(data),
+        false => SseEvent::Data(data),
+    });
 }
 
 #[cfg(test)]
@@ -234,6 +250,7 @@ mod tests {
         Data(Vec<u8>),
         Done,
         Oversized,
+        Error(Vec<u8>),
     }
 
     fn scan<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> Vec<Seen> {
@@ -244,6 +261,7 @@ mod tests {
                 SseEvent::Data(data) => Seen::Data(data[..data.len().min(200)].to_vec()),
                 SseEvent::Done => Seen::Done,
                 SseEvent::Oversized => Seen::Oversized,
+                SseEvent::Error(data) => Seen::Error(data.to_vec()),
             });
         };
         let mut scanner = Scanner::new();

@@ -1,7 +1,7 @@
 //! What an endpoint's error says, whatever shape its server gives it.
 //!
 //! Messages and codes stay verbatim where there are any: clients recognise a context overflow by its text.
-//! Plain text and HTML are never repeated.
+//! HTML is never repeated, plain text only where it is a short line that names no place.
 
 use std::sync::Arc;
 
@@ -15,6 +15,12 @@ pub const MESSAGE_BYTES_MAX: usize = 8 << 10;
 
 /// Longest `type`, `code` or `param` that is passed on: they are words.
 const WORD_BYTES_MAX: usize = 256;
+
+/// Longest plain text that is passed on.
+const PLAIN_BYTES_MAX: usize = 300;
+
+/// Longer words of a plain text may be keys.
+const PLAIN_WORD_BYTES_MAX: usize = 24;
 
 /// An endpoint's error in OpenAI's terms.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,12 +40,26 @@ pub struct UpstreamError {
 impl UpstreamError {
     /// Reads the body of an answer with an error status.
     ///
-    /// Understands `{"error":{…}}` (OpenAI, vLLM, llama.cpp), `{"error":"text"}` (Ollama),
-    /// `{"detail":…}` (FastAPI) and `{"object":"error","message":…}` (older vLLM).
+    /// Understands `{"error":{…}}` (OpenAI, vLLM, llama.cpp), the same in an array (Gemini),
+    /// `{"error":"text"}` (Ollama), `{"detail":…}` (FastAPI) and `{"object":"error","message":…}` (older
+    /// vLLM), also where the body was cut. Bytes that are no UTF-8 become U+FFFD.
     #[must_use]
     pub fn from_response(status: StatusCode, body: &[u8]) -> Self {
-        let said = std::str::from_utf8(body).ok().map(str::trim_ascii).and_then(Said::read);
+        let text = String::from_utf8_lossy(body);
+        let text = text.trim();
+        let said = Said::read(text).or_else(|| Said::read_cut(text));
         said.unwrap_or_default().into_error(Some(status))
+    }
+
+    /// [`UpstreamError::from_response`] of a `text/plain` body. The endpoint's own names are not known here: see
+    /// [`UpstreamError::redact`].
+    #[must_use]
+    pub fn from_plain_text(status: StatusCode, body: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(body);
+        match plain_message(text.trim()) {
+            Some(message) => Said { message: Some(message), ..Said::default() }.into_error(Some(status)),
+            None => Self::from_response(status, body),
+        }
     }
 
     /// Reads an error that came inside a 200: in a stream event or a whole body. `None` if there is none.
@@ -47,6 +67,12 @@ impl UpstreamError {
         let is_error = json::member(object, "error").is_some_and(|error| json::is_truthy(error.get()))
             || json::member(object, "object").is_some_and(|kind| json::string_is(kind.get(), "error"));
         is_error.then(|| Said::read(object).unwrap_or_default().into_error(None))
+    }
+
+    /// Reads the data of a stream event that is called `error`.
+    pub(super) fn from_event(data: &[u8]) -> Self {
+        let said = std::str::from_utf8(data).ok().map(str::trim_ascii).and_then(Said::read);
+        said.unwrap_or_default().into_error(None)
     }
 
     /// An answer with a good status that cannot be used; `what` says why.
@@ -121,6 +147,24 @@ fn replace_word(text: &str, word: &str, replacement: &str) -> String {
     replaced
 }
 
+/// The message that a plain text is: one short printable line without what looks like an address.
+fn plain_message(text: &str) -> Option<String> {
+    let is_line = (1..=PLAIN_BYTES_MAX).contains(&text.len()) && !text.contains(char::is_control);
+    let is_prose = !text.starts_with(['{', '[', '<', '"']) && text != "null";
+    (is_line && is_prose && !text.split_whitespace().any(names_place)).then(|| text.to_owned())
+}
+
+/// Whether a word may be an address or a key: with dots or colons inside, `@` or slashes, or very long.
+fn names_place(word: &str) -> bool {
+    let word = word.trim_matches(|c: char| !c.is_alphanumeric());
+    if word.len() > PLAIN_WORD_BYTES_MAX {
+        return true;
+    }
+    let is_number = word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+        && word.bytes().filter(|byte| *byte == b'.').count() < 2;
+    !is_number && word.contains(['.', ':', '@', '/', '\\'])
+}
+
 /// The parts of an error that a body names.
 #[derive(Default)]
 struct Said {
@@ -131,7 +175,18 @@ struct Said {
 }
 
 impl Said {
-    fn read(object: &str) -> Option<Self> {
+    fn read(text: &str) -> Option<Self> {
+        Self::read_object(if text.starts_with('[') { first_element(text)? } else { text })
+    }
+
+    /// What a body says that was cut.
+    fn read_cut(text: &str) -> Option<Self> {
+        let mut said = Self::read(&json::mended(text)?)?;
+        said.message.get_or_insert_with(|| "the endpoint's error broke off before its message".to_owned());
+        Some(said)
+    }
+
+    fn read_object(object: &str) -> Option<Self> {
         let mut said = Self::default();
         let mut error = None;
         let mut detail = None;
@@ -156,23 +211,35 @@ impl Said {
     }
 
     fn take(&mut self, key: &[u8], raw: &str) {
-        let part = match key {
-            b"message" => &mut self.message,
-            b"type" => &mut self.kind,
-            b"code" => &mut self.code,
-            b"param" => &mut self.param,
-            _ => return,
-        };
-        *part = scalar(raw);
+        match key {
+            b"message" => self.message = scalar(raw),
+            b"type" => self.kind = word(raw),
+            b"code" => self.code = word(raw),
+            b"param" => self.param = word(raw),
+            _ => {}
+        }
+    }
+
+    /// The status that an error inside a 200 stands for.
+    fn status(&self) -> StatusCode {
+        let code = || self.code.as_deref()?.parse().ok();
+        let named = code().and_then(|code| StatusCode::from_u16(code).ok());
+        if let Some(status) = named.filter(|status| status.is_client_error() || status.is_server_error()) {
+            return status;
+        }
+        let says =
+            |what: &str| [&self.code, &self.kind].into_iter().flatten().any(|word| word.contains(what));
+        if says("rate_limit") {
+            StatusCode::TOO_MANY_REQUESTS
+        } else if says("overloaded") {
+            StatusCode::SERVICE_UNAVAILABLE
+        } else {
+            StatusCode::BAD_GATEWAY
+        }
     }
 
     fn into_error(self, status: Option<StatusCode>) -> UpstreamError {
-        let status = status
-            .or_else(|| {
-                let code = self.code.as_deref()?.parse().ok()?;
-                StatusCode::from_u16(code).ok().filter(|s| s.is_client_error() || s.is_server_error())
-            })
-            .unwrap_or(StatusCode::BAD_GATEWAY);
+        let status = status.unwrap_or_else(|| self.status());
         let message = match self.message {
             Some(message) => bounded(message),
             None => format!("the endpoint answered with status {} and no message", status.as_u16()),
@@ -187,6 +254,18 @@ impl Said {
 fn scalar(raw: &str) -> Option<String> {
     let says = !matches!(raw, "null" | "\"\"");
     says.then(|| json::string(raw).map_or_else(|| raw.to_owned(), Into::into))
+}
+
+/// A [`scalar`] that is no empty value of another language.
+fn word(raw: &str) -> Option<String> {
+    scalar(raw).filter(|word| !matches!(word.as_str(), "None" | "null"))
+}
+
+/// The first element of an array.
+pub(super) fn first_element(array: &str) -> Option<&str> {
+    let mut first = None;
+    json::elements(array, |element| first = first.or(Some(element.get()))).ok()?;
+    first
 }
 
 /// FastAPI's `detail`: a text, or a list of `{"loc":[…],"msg":…}`.
@@ -294,6 +373,58 @@ mod tests {
     }
 
     #[test]
+    fn a_plain_text_passes_where_it_names_no_place() {
+        let plain =
+            |body: &str| UpstreamError::from_plain_text(StatusCode::BAD_GATEWAY, body.as_bytes()).message;
+        for text in ["Rate limit reached: wait 2.5 s, then try again.", "model overloaded"] {
+            assert_eq!(plain(&format!("{text}\n")), text);
+        }
+        let long = "a ".repeat(PLAIN_BYTES_MAX);
+        for text in [
+            "upstream 10.0.0.7:8000 died",
+            "lost gpu-3.local",
+            "see http://x/y",
+            "two\nlines",
+            &long,
+            "",
+            "<html>no</html>",
+            "mail ops@here",
+            "key abcdefghijklmnopqrstuvwxyz0123",
+            "null",
+        ] {
+            assert!(plain(text).ends_with("and no message"), "{text}");
+        }
+        assert_eq!(plain(r#"{"error":"busy"}"#), "busy");
+    }
+
+    #[test]
+    fn arrays_cut_bodies_and_bad_bytes_are_understood() {
+        let array = r#"[{"error":{"code":429,"message":"quota","status":"RESOURCE_EXHAUSTED"}}]"#;
+        assert_eq!(
+            (read(429, array).message.as_str(), read(429, array).code.as_deref()),
+            ("quota", Some("429"))
+        );
+        let in_time =
+            read(400, r#"{"error":{"message":"too long","code":"context_length_exceeded","input":["a","#);
+        assert_eq!(
+            (in_time.message.as_str(), in_time.code.as_deref()),
+            ("too long", Some("context_length_exceeded"))
+        );
+        let inside = read(400, r#"{"error":{"type":"t","message":"it was \u00"#);
+        assert_eq!((inside.message.as_str(), inside.kind.as_str()), ("it was ", "t"));
+        let before = read(400, r#"{"error":{"code":"c","in"#);
+        assert_eq!(
+            (before.message.as_str(), before.code.as_deref()),
+            ("the endpoint's error broke off before its message", Some("c"))
+        );
+        let bytes =
+            UpstreamError::from_response(StatusCode::BAD_REQUEST, b"{\"error\":{\"message\":\"caf\xe9\"}}");
+        assert_eq!(bytes.message, "caf\u{fffd}");
+        let none = read(400, r#"{"error":{"message":"m","type":"None","param":"null","code":"None"}}"#);
+        assert_eq!((none.kind.as_str(), none.param, none.code), ("invalid_request_error", None, None));
+    }
+
+    #[test]
     fn messages_are_bounded_and_hosts_removed() {
         let mut error = read(404, r#"{"error":"no model at http://10.0.0.7:8000/v1 or 10.0.0.7:8000"}"#);
         error.redact("http://10.0.0.7:8000");
@@ -351,6 +482,10 @@ mod tests {
         assert_eq!(status(r#"{"error":{"message":"x","code":200}}"#), Some(502));
         assert_eq!(status(r#"{"error":"text"}"#), Some(502));
         assert_eq!(status(r#"{"object":"error","message":"m","code":400}"#), Some(400));
+        assert_eq!(status(r#"{"error":{"message":"x","code":"rate_limit_exceeded"}}"#), Some(429));
+        assert_eq!(status(r#"{"error":{"message":"x","type":"rate_limit_error"}}"#), Some(429));
+        assert_eq!(status(r#"{"error":{"message":"x","type":"server_overloaded"}}"#), Some(503));
+        assert_eq!(status(r#"{"error":{"message":"x","type":"overloaded_error","code":"429"}}"#), Some(429));
         assert_eq!(status(r#"{"error":null,"choices":[]}"#), None);
         assert_eq!(status(r#"{"error":{}}"#), None);
         assert_eq!(status("null"), None);

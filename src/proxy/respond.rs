@@ -202,26 +202,28 @@ fn failure(kind: &FailureKind, message: &str) -> ApiError {
         FailureKind::TimedOut => ApiError::gateway_timeout(message),
         FailureKind::Unusable(_) => ApiError::bad_gateway(message),
         FailureKind::Answered { error, retry_after, should_retry } => {
-            let answer = answered(error, retry_after.unwrap_or(RETRY_SOON), message);
+            let answer = answered(error, *retry_after, message);
             match should_retry {
-                Some(should_retry) if answer.status == error.status => {
-                    answer.with_should_retry(*should_retry)
-                }
-                _ => answer,
+                Some(should_retry) => answer.with_should_retry(*should_retry),
+                None => answer,
             }
         }
     }
 }
 
 /// An endpoint's error as the client gets it.
-fn answered(error: &UpstreamError, wait: Duration, message: &str) -> ApiError {
+fn answered(error: &UpstreamError, asked_wait: Option<Duration>, message: &str) -> ApiError {
+    let wait = asked_wait.unwrap_or(RETRY_SOON);
     match error.status.as_u16() {
         // The router's own key or account is at fault, not the client's.
-        401 | 403 | 407 => ApiError::bad_gateway("the endpoint refused the router's credentials"),
-        402 | 404 => ApiError::bad_gateway(message),
+        401 | 403 | 407 => {
+            ApiError::bad_gateway("the endpoint refused the router's credentials").with_should_retry(false)
+        }
+        402 | 404 => ApiError::bad_gateway(message).with_should_retry(false),
         429 => ApiError::too_many_requests(error.message.clone(), wait),
         400..500 => ApiError {
             param: error.param.clone(),
+            retry_after: asked_wait,
             ..ApiError::new(error.status, &error.kind, error.code.as_deref(), error.message.clone())
         },
         503 => ApiError::unavailable(error.message.clone(), wait),

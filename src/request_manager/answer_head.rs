@@ -2,13 +2,20 @@
 
 use http::{HeaderMap, HeaderValue, Response, header};
 
-/// Whether a content type is that of server-sent events; media types have no case.
+/// Whether a content type is that of server-sent events.
 pub(crate) fn names_event_stream(content_type: &HeaderValue) -> bool {
-    const EVENT_STREAM: &[u8] = b"text/event-stream";
-    content_type
-        .as_bytes()
-        .get(..EVENT_STREAM.len())
-        .is_some_and(|name| name.eq_ignore_ascii_case(EVENT_STREAM))
+    names(content_type, "text/event-stream")
+}
+
+/// Whether a content type is that of plain text.
+pub(super) fn names_plain_text(content_type: &HeaderValue) -> bool {
+    names(content_type, "text/plain")
+}
+
+/// Media types have no case.
+fn names(content_type: &HeaderValue, media_type: &str) -> bool {
+    let start = content_type.as_bytes().get(..media_type.len());
+    start.is_some_and(|name| name.eq_ignore_ascii_case(media_type.as_bytes()))
 }
 
 /// Whether a stream of events follows the head of `response`.

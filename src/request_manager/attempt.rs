@@ -11,13 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Response};
-use http_body_util::{BodyExt, Limited};
+use http::{HeaderMap, Response, header};
+use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
 use super::Call;
-use super::answer_head::{is_event_stream, passed_event_stream_headers, passed_json_headers};
+use super::answer_head::{
+    is_event_stream, names_plain_text, passed_event_stream_headers, passed_json_headers,
+};
 use super::failure::{Failure, should_retry};
 use crate::domain::{ApiCall, Destination, EndpointOrd};
 use crate::endpoint::answer::{Usage, inspect_complete};
@@ -343,13 +345,18 @@ impl Line {
             wait: retry_after(response.headers(), SystemTime::now()),
             should_retry: should_retry(response.headers()),
         };
-        let reading = async {
-            let body = Limited::new(decoded(response).ok()?.into_body(), ERROR_BYTES_MAX);
-            Some(body.collect().await.ok()?.to_bytes())
-        };
+        let is_plain = response.headers().get(header::CONTENT_TYPE).is_some_and(names_plain_text);
+        let mut body = BytesMut::new();
         // Where it cannot be read, its status says enough.
-        let body = timeout_at(Instant::now() + idle, reading).await.ok().flatten().unwrap_or_default();
-        self.answered(UpstreamError::from_response(status, &body), wishes)
+        if let Ok(response) = decoded(response) {
+            _ = timeout_at(Instant::now() + idle, read_start(response.into_body(), &mut body)).await;
+        }
+        let error = if is_plain {
+            UpstreamError::from_plain_text(status, &body)
+        } else {
+            UpstreamError::from_response(status, &body)
+        };
+        self.answered(error, wishes)
     }
 
     /// An endpoint's error in its own words, but for its address and key.
@@ -369,6 +376,19 @@ impl Line {
 struct Wishes {
     wait: Option<Duration>,
     should_retry: Option<bool>,
+}
+
+/// Reads an error answer as far as it comes and is worth reading.
+async fn read_start(mut rest: PlainBody, body: &mut BytesMut) {
+    while let Some(Ok(frame)) = rest.frame().await {
+        if let Ok(data) = frame.into_data() {
+            let room = ERROR_BYTES_MAX - body.len();
+            body.extend_from_slice(&data[..data.len().min(room)]);
+            if data.len() > room {
+                return;
+            }
+        }
+    }
 }
 
 /// The answer without its content coding.

@@ -82,6 +82,10 @@ impl Failure {
         }
     }
 
+    fn is_about_the_router(&self) -> bool {
+        matches!(self, Self::Answered { error, .. } if is_about_the_router(error.status))
+    }
+
     /// Whether it is a refusal of `stream_options`, which older servers do not know.
     pub(super) fn is_about_usage(&self) -> bool {
         let names = |text: &str| text.contains("stream_options") || text.contains("include_usage");
@@ -142,6 +146,12 @@ fn leave(status: StatusCode, wait: Option<Duration>) -> Option<Leave> {
     }
 }
 
+/// Whether an endpoint that answers with `status` finds fault with the router's key, account or configuration,
+/// which no retry mends.
+pub(super) const fn is_about_the_router(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 401..=404 | 407)
+}
+
 /// An endpoint's own `x-should-retry`.
 pub(super) fn should_retry(headers: &HeaderMap) -> Option<bool> {
     match headers.get("x-should-retry")?.as_bytes() {
@@ -158,14 +168,19 @@ pub(super) struct Tried {
     waits: Vec<(DestinationOrd, Leave, Option<Duration>)>,
     /// Whether one failed in another way.
     has_failed: bool,
+    /// Whether one of those may do better another time.
+    may_mend: bool,
 }
 
 impl Tried {
-    /// An attempt failed; `wait` is the one that is kept where its endpoint asked for one.
+    /// An attempt failed; `wait` is the one that its endpoint asked for, if it did.
     pub(super) fn failed(&mut self, d: DestinationOrd, failure: &Failure, wait: Duration) {
         match failure.verdict() {
             Verdict::Wait(leave, _) => self.waits.push((d, leave, Some(wait))),
-            Verdict::Fine | Verdict::Failed | Verdict::Unreachable => self.has_failed = true,
+            Verdict::Fine | Verdict::Failed | Verdict::Unreachable => {
+                self.has_failed = true;
+                self.may_mend |= !failure.is_about_the_router();
+            }
         }
     }
 
@@ -179,6 +194,12 @@ impl Tried {
     /// One takes nothing and will not say when it does.
     pub(super) fn down(&mut self) {
         self.has_failed = true;
+        self.may_mend = true;
+    }
+
+    /// Whether another try may find one that is better off.
+    pub(super) fn may_mend(&self) -> bool {
+        self.may_mend || !self.waits.is_empty()
     }
 
     /// Whether every destination tried said wait.

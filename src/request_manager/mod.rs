@@ -20,6 +20,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body_util::Full;
 use prometheus::Registry;
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::domain::{ApiCall, Destination, DestinationOrd, EndpointOrd, RequestEstimate, RoutingRequest};
@@ -30,12 +31,12 @@ use crate::scheduler::{NoDestination, PlaceError, Placement, Scheduler};
 use crate::units::Seconds;
 
 use attempt::{Answer, Attempt, UsageInjection};
-use failure::{Failure, Tried};
+use failure::{Failure, Tried, is_about_the_router};
 use key_budget::KeyUse;
 use metrics::RequestMetrics;
 use record::{Outcome, Record};
 
-use relay::Books;
+use relay::{Books, Bounds};
 
 pub(crate) use answer_head::names_event_stream;
 pub use failure::{ComeBack, FailureKind};
@@ -134,8 +135,17 @@ pub struct RequestManager {
     scheduler: Scheduler,
     world: World,
     usage: UsageInjection,
-    max_attempts: u32,
+    limits: ServeLimits,
     metrics: Arc<RequestMetrics>,
+}
+
+/// What bounds the work for requests.
+#[derive(Debug, Clone)]
+pub struct ServeLimits {
+    /// Endpoints that one request is sent to at most.
+    pub max_attempts: u32,
+    /// Cancelled when the router stops and has no more time: nothing is waited for any longer.
+    pub give_up: CancellationToken,
 }
 
 /// The endpoints and what is known of them. Clones share both.
@@ -148,19 +158,19 @@ pub struct World {
 }
 
 impl RequestManager {
-    /// Puts the manager together; a request is sent to `max_attempts` endpoints at most.
+    /// Puts the manager together.
     ///
     /// # Errors
     /// When its metrics are registered already.
     pub fn new(
         scheduler: Scheduler,
         world: World,
-        max_attempts: u32,
+        limits: ServeLimits,
         registry: &Registry,
     ) -> prometheus::Result<Self> {
         let metrics = Arc::new(RequestMetrics::register(registry, scheduler.destinations())?);
         let usage = UsageInjection::new(&world.pool);
-        Ok(Self { scheduler, world, usage, max_attempts, metrics })
+        Ok(Self { scheduler, world, usage, limits, metrics })
     }
 
     /// The next best destination of a request placed lately; worked out only when asked for.
@@ -189,7 +199,14 @@ impl RequestManager {
         let mut record = Record::begin(Arc::clone(&self.metrics), Arc::clone(&call.request), call.stream);
         record.set_client(call.client.take());
         let text = std::mem::take(&mut call.text);
-        match self.place_and_send(&call, text, &mut record).await {
+        let served = tokio::select! {
+            biased;
+            served = self.place_and_send(&call, text, &mut record) => served,
+            () = self.limits.give_up.cancelled() => {
+                Err(ServeError::Unplaced { error: PlaceError::Closed, come_back: None })
+            }
+        };
+        match served {
             Ok(answered) => Ok(self.hand_over(answered, record, call.echo_model)),
             Err(error) => {
                 record.end(match &error {
@@ -226,7 +243,8 @@ impl RequestManager {
                         Err(failure) => {
                             self.note_failed(call, &placement, record.attempts(), &failure);
                             let routing = Box::new(self.routing(&placement, record.attempts()));
-                            let may_go_on = failure.may_fail_over() && record.attempts() < self.max_attempts;
+                            let may_go_on =
+                                failure.may_fail_over() && record.attempts() < self.limits.max_attempts;
                             tried.failed(ord, &failure, self.wait_after(&failure));
                             let kind = failure.kind();
                             if !may_go_on {
@@ -290,10 +308,10 @@ impl RequestManager {
         );
     }
 
-    /// The wait that an endpoint asked for by failing so, as it is kept.
+    /// The wait that an endpoint asked for by failing so.
     fn wait_after(&self, failure: &Failure) -> Duration {
         match failure.verdict() {
-            Verdict::Wait(_, wait) => self.world.health.bounded_wait(wait),
+            Verdict::Wait(_, wait) => self.world.health.wait_told(wait),
             Verdict::Fine | Verdict::Failed | Verdict::Unreachable => Duration::ZERO,
         }
     }
@@ -325,9 +343,10 @@ impl RequestManager {
                 };
                 FailureKind::Answered { error, retry_after: Some(back.wait), should_retry }
             }
-            (FailureKind::Answered { error, retry_after, should_retry }, _) => {
-                let retry_after = retry_after.map(|wait| self.world.health.bounded_wait(Some(wait)));
-                FailureKind::Answered { error, retry_after, should_retry }
+            (FailureKind::Answered { error, retry_after, should_retry: None }, _)
+                if is_about_the_router(error.status) && tried.may_mend() =>
+            {
+                FailureKind::Answered { error, retry_after, should_retry: Some(true) }
             }
             (kind, _) => kind,
         }
@@ -365,7 +384,8 @@ impl RequestManager {
             }
             Answer::Streaming { headers, stream } => {
                 let books = Books { record, under_way, _lease: placement.lease };
-                let body = RelayBody::new(*stream, echo, books, *self.world.pool.timeouts());
+                let (timeouts, give_up) = (*self.world.pool.timeouts(), self.limits.give_up.clone());
+                let body = RelayBody::new(*stream, echo, books, Bounds { timeouts, give_up });
                 Served { routing, headers, body: ServedBody::Relayed(Box::new(body)) }
             }
         }

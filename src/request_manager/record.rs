@@ -23,6 +23,8 @@ pub(super) enum Outcome {
     Failed,
     /// Its client left.
     ClientGone,
+    /// The router stopped before its answer was complete.
+    Stopped,
 }
 
 impl Outcome {
@@ -31,7 +33,7 @@ impl Outcome {
         match self {
             Self::Ok => "ok",
             Self::Rejected => "rejected",
-            Self::Failed => "failed",
+            Self::Failed | Self::Stopped => "failed",
             Self::ClientGone => "client_gone",
         }
     }

@@ -11,13 +11,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::attempt::{Rest, Streaming};
-use super::failure::Failure;
+use super::failure::{Failure, is_about_the_router};
 use super::record::{Outcome, Record};
 use crate::endpoint::Timeouts;
 use crate::endpoint::echo::ModelEcho;
 use crate::endpoint::meter::StreamMeter;
+use crate::endpoint::upstream_error::UpstreamError;
 use crate::endpoint::whole_lines::WholeLines;
 use crate::profiler::node::{UnderWay, Verdict};
 use crate::scheduler::Lease;
@@ -34,6 +36,7 @@ const BROKEN: &str = "the endpoint broke off the stream";
 const ENDED_EARLY: &str = "the endpoint ended the stream before its answer was complete";
 const STALLED: &str = "the endpoint stopped sending";
 const REFUSED: &str = "the endpoint failed";
+const STOPPED: &str = "the router is stopping";
 
 /// The body could not be completed; the connection is aborted so that the client notices.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +54,8 @@ pub struct RelayBody {
     state: State,
     passing: Passing,
     books: Option<Books>,
+    /// The end of the time that the router gives answers when it stops.
+    give_up: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 /// How bytes go on to the client.
@@ -94,6 +99,48 @@ pub(super) struct Books {
     pub(super) _lease: Lease,
 }
 
+/// What bounds the time of an answer under way.
+#[derive(Debug)]
+pub(super) struct Bounds {
+    pub(super) timeouts: Timeouts,
+    /// Ends it when the router has no more time.
+    pub(super) give_up: CancellationToken,
+}
+
+/// The in-band error that ends a committed stream.
+struct LastWords {
+    message: String,
+    kind: String,
+    param: Option<String>,
+    code: Option<String>,
+}
+
+impl LastWords {
+    fn upstream(message: impl Into<String>) -> Self {
+        let (message, kind) = (message.into(), "upstream_error".to_owned());
+        Self { message, kind, param: None, code: Some("stream_interrupted".to_owned()) }
+    }
+
+    /// What an endpoint refused the request with, as a status would have told it: clients know a context
+    /// overflow by its code and words.
+    fn of(failure: &Failure) -> Self {
+        match failure {
+            Failure::Answered { error, .. } if !is_about_the_router(error.status) => {
+                let UpstreamError { message, kind, param, code, .. } = error.clone();
+                Self { message, kind, param, code }
+            }
+            failure => Self::upstream(format!("{REFUSED}: {}", failure.kind())),
+        }
+    }
+
+    fn to_event(&self) -> String {
+        let Self { message, kind, param, code } = self;
+        let error =
+            serde_json::json!({"error": {"message": message, "type": kind, "param": param, "code": code}});
+        format!("data: {error}\n\n")
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 enum State {
     Passing,
@@ -104,7 +151,8 @@ enum State {
 
 impl RelayBody {
     /// `echo` is the model name that events are to show; `None` = as the endpoint wrote it.
-    pub(super) fn new(stream: Streaming, echo: Option<Arc<str>>, books: Books, limits: Timeouts) -> Self {
+    pub(super) fn new(stream: Streaming, echo: Option<Arc<str>>, books: Books, bounds: Bounds) -> Self {
+        let Bounds { timeouts: limits, give_up } = bounds;
         let passing = match (&stream.meter, echo) {
             (None, _) => Passing::Plain,
             (Some(_), None) => Passing::Lines(WholeLines::default()),
@@ -113,7 +161,9 @@ impl RelayBody {
         let due = Instant::now() + limits.idle;
         let timer = Box::pin(sleep_until(due));
         let state = State::Passing;
-        let mut body = Self { stream, timer, due, limits, state, passing, books: Some(books) };
+        // A token of its own: streams do not meet at its lock.
+        let give_up = Box::pin(give_up.child_token().cancelled_owned());
+        let mut body = Self { stream, timer, due, limits, state, passing, books: Some(books), give_up };
         body.rearm();
         body
     }
@@ -155,7 +205,11 @@ impl RelayBody {
 
     fn pass_the_rest(&mut self) -> Bytes {
         let lines = self.passing.finish();
-        if self.passing.is_events() { self.stream.filter.push(lines) } else { lines }
+        if !self.passing.is_events() {
+            return lines;
+        }
+        let (passed, open) = (self.stream.filter.push(lines), self.stream.filter.finish());
+        if open.is_empty() { passed } else { [passed, open].concat().into() }
     }
 
     fn note_first_content(&mut self) {
@@ -167,15 +221,14 @@ impl RelayBody {
         }
     }
 
-    /// Ends a committed stream that failed: an error event on a fresh line, then an aborted body. After `[DONE]`
-    /// nothing was to come any more, and nothing is wrong.
+    /// Ends a committed stream that failed: an error event, then an aborted body. After `[DONE]` nothing was to
+    /// come any more, and nothing is wrong.
     fn cut(&mut self, why: &'static str) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         if self.stream.meter.as_ref().is_some_and(StreamMeter::is_done) {
             self.stream.rest = Rest::Nothing;
             return self.ended();
         }
-        let fresh_line = self.fresh_line();
-        self.cut_after(fresh_line, why, None)
+        self.cut_with(why, Outcome::Failed, &LastWords::upstream(why))
     }
 
     /// The same where not even a good head came.
@@ -184,29 +237,32 @@ impl RelayBody {
             books.under_way.judge(failure.verdict());
             books.record.failed_attempt(failure.reason());
         }
-        let fresh_line = self.fresh_line();
-        self.cut_after(fresh_line, REFUSED, Some(failure.kind().to_string()))
+        self.cut_with(REFUSED, Outcome::Failed, &LastWords::of(failure))
     }
 
-    fn cut_after(
+    /// The router ends before the answer does.
+    fn stopped(&mut self) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        let kind = "server_error".to_owned();
+        let words = LastWords { kind, ..LastWords::upstream("the router is stopping: try again") };
+        self.cut_with(STOPPED, Outcome::Stopped, &words)
+    }
+
+    fn cut_with(
         &mut self,
-        fresh_line: &str,
         why: &'static str,
-        details: Option<String>,
+        outcome: Outcome,
+        words: &LastWords,
     ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        self.close_books(Outcome::Failed);
+        self.close_books(outcome);
         self.stream.rest = Rest::Nothing;
-        self.timer.as_mut().reset(Instant::now() + LAST_WORDS);
-        self.state = State::Cutting(why);
         if self.stream.meter.is_none() {
             self.state = State::Over;
             return Poll::Ready(Some(Err(Cut(why))));
         }
-        let message = details.map_or_else(|| why.to_owned(), |details| format!("{why}: {details}"));
-        let event = serde_json::json!({"error": {
-            "message": message, "type": "upstream_error", "param": null, "code": "stream_interrupted",
-        }});
-        Poll::Ready(Some(Ok(Frame::data(Bytes::from(format!("{fresh_line}data: {event}\n\n"))))))
+        self.timer.as_mut().reset(Instant::now() + LAST_WORDS);
+        self.state = State::Cutting(why);
+        let fresh_line = self.stream.filter.fresh_line();
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from(format!("{fresh_line}{}", words.to_event()))))))
     }
 
     fn close_books(&mut self, outcome: Outcome) {
@@ -218,7 +274,7 @@ impl RelayBody {
                 Outcome::Ok => books.under_way.judge(Verdict::Fine),
                 Outcome::Failed => books.under_way.judge(Verdict::Failed),
                 // That says nothing of the endpoint.
-                Outcome::ClientGone | Outcome::Rejected => {}
+                Outcome::ClientGone | Outcome::Rejected | Outcome::Stopped => {}
             }
             books.record.end(outcome);
         }
@@ -228,13 +284,12 @@ impl RelayBody {
     /// an answer that is not complete: that is what proxies make of a server that died.
     fn ended(&mut self) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let mut outcome = Outcome::Ok;
-        let fresh_line = self.fresh_line();
         if let Some(meter) = &mut self.stream.meter {
             meter.finish();
             if meter.error().is_some() {
                 outcome = Outcome::Failed;
             } else if !meter.is_done() && !meter.is_finished() {
-                return self.cut_after(fresh_line, ENDED_EARLY, None);
+                return self.cut(ENDED_EARLY);
             }
         }
         self.close_books(outcome);
@@ -243,14 +298,9 @@ impl RelayBody {
         Poll::Ready(tail.map(|tail| Ok(Frame::data(tail))))
     }
 
+    /// Whether a comment may be sent now: outside of events whose start the client has.
     fn is_between_events(&self) -> bool {
         self.stream.meter.as_ref().is_some_and(StreamMeter::is_between_events)
-    }
-
-    /// What must come before an event of ours. Half a line is not with the client, but an event may be
-    /// open, or its line too long to be held.
-    fn fresh_line(&self) -> &'static str {
-        if self.is_between_events() { "" } else { "\n\n" }
     }
 
     fn silent(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
@@ -289,6 +339,10 @@ impl Body for RelayBody {
                 return Poll::Ready(Some(Err(Cut(why))));
             }
             State::Passing => {}
+        }
+        let is_done = this.stream.meter.as_ref().is_some_and(StreamMeter::is_done);
+        if !is_done && this.give_up.as_mut().poll(cx).is_ready() {
+            return this.stopped();
         }
         if !this.stream.held.is_empty() {
             this.note_first_content();

@@ -196,10 +196,11 @@ impl FleetHealth {
         self.update(endpoint, |state, now| state.absence(now))
     }
 
-    /// The wait that is kept where an endpoint asked for `wait`, or for none in particular.
+    /// The wait that clients are told of where an endpoint asked for `wait`, or for none in particular: all of
+    /// it, however short the time for which the endpoint is left alone.
     #[must_use]
-    pub fn bounded_wait(&self, wait: Option<Duration>) -> Duration {
-        state::bounded(self.shared.params.cooling, wait)
+    pub fn wait_told(&self, wait: Option<Duration>) -> Duration {
+        state::wait_told(self.shared.params.cooling, wait)
     }
 
     /// Probes `endpoint` and lets its time pass, for ever.

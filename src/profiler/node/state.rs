@@ -35,7 +35,7 @@ pub enum Leave {
 pub struct Absence {
     /// Why.
     pub leave: Leave,
-    /// Time until it is back; `None` = when a trial under way has ended.
+    /// Time until it is back by its own word; `None` = when a trial under way has ended.
     pub back_in: Option<Duration>,
 }
 
@@ -43,6 +43,8 @@ pub struct Absence {
 struct Cooling {
     leave: Leave,
     until: Instant,
+    /// The end that the endpoint asked for, which may be later.
+    told: Instant,
 }
 
 /// The state of one endpoint.
@@ -94,7 +96,7 @@ impl EndpointState {
 
     /// Why and until when it takes nothing, unless that is for its health page to say.
     pub(super) fn absence(&self, now: Instant) -> Option<Absence> {
-        let cooling = self.cooling.map(|cooling| (cooling.leave, Some(cooling.until)));
+        let cooling = self.cooling.map(|cooling| (cooling.leave, Some(cooling.told)));
         let circuit = match self.breaker.circuit() {
             Circuit::Closed { .. } | Circuit::HalfOpen { is_on_trial: false } => None,
             Circuit::Open { until } => Some((Leave::CircuitOpen, Some(until))),
@@ -124,9 +126,10 @@ impl EndpointState {
 
     /// It asked to be left alone: for `wait`, within bounds. Of two such wishes the later end counts.
     pub(super) fn cool(&mut self, now: Instant, leave: Leave, wait: Option<Duration>) {
-        let until = now + bounded(self.cooling_params, wait);
+        let told = now + wait_told(self.cooling_params, wait);
+        let until = told.min(now + self.cooling_params.max);
         if until > now && self.cooling.is_none_or(|cooling| cooling.until < until) {
-            self.cooling = Some(Cooling { leave, until });
+            self.cooling = Some(Cooling { leave, until, told });
         }
     }
 
@@ -135,9 +138,9 @@ impl EndpointState {
     }
 }
 
-/// The wait that is kept where an endpoint asked for `wait`.
-pub(super) fn bounded(params: CoolingParams, wait: Option<Duration>) -> Duration {
-    wait.unwrap_or(params.default).min(params.max)
+/// The wait that clients are told of where an endpoint asked for `wait`.
+pub(super) fn wait_told(params: CoolingParams, wait: Option<Duration>) -> Duration {
+    wait.unwrap_or(params.default.min(params.max))
 }
 
 #[cfg(test)]
@@ -163,7 +166,7 @@ mod tests {
             state.cool(now, Leave::RateLimited, wait);
             assert_eq!(state.availability(), Availability::Cooling);
             assert_eq!(state.changes_at(), Some(now + cools_for));
-            let absence = Absence { leave: Leave::RateLimited, back_in: Some(cools_for) };
+            let absence = Absence { leave: Leave::RateLimited, back_in: wait.or(Some(cools_for)) };
             assert_eq!(state.admit(now), Err(absence));
             state.advance(now + cools_for - Duration::from_millis(1));
             assert_eq!(state.availability(), Availability::Cooling);

@@ -285,8 +285,8 @@ impl ApiError {
 /// Whether a retry of a request that was refused so may succeed; `None` leaves it to the client's own rule.
 fn should_retry(status: StatusCode) -> Option<bool> {
     match status.as_u16() {
-        400 | 401 | 403 | 404 | 405 | 413 | 415 | 422 => Some(false),
-        429 | 503 | 504 => Some(true),
+        408 | 409 | 425 | 429 | 502..=504 => Some(true),
+        400..500 => Some(false),
         _ => None,
     }
 }
@@ -391,8 +391,9 @@ mod tests {
             (ApiError::payload_too_large(10), Some("false")),
             (ApiError::too_many_requests("m", Duration::from_secs(1)), Some("true")),
             (ApiError::gateway_timeout("m"), Some("true")),
-            (ApiError::bad_gateway("m"), None),
-            (ApiError::request_timeout(Duration::from_secs(30)), None),
+            (ApiError::bad_gateway("m"), Some("true")),
+            (ApiError::request_timeout(Duration::from_secs(30)), Some("true")),
+            (ApiError::internal("m"), None),
         ] {
             let sent = headers(error).into_iter().find(|(name, _)| name == "x-should-retry");
             assert_eq!(sent.as_ref().map(|(_, value)| value.as_str()), said);
