@@ -82,7 +82,7 @@ async fn against_a_script(client: Option<Client>) {
     let Some(client) = client else { return };
     let endpoint = Arc::new(scripted::endpoint().await);
     let observer = scripted::observer(Arc::clone(&endpoint)).await;
-    let chat = "{name: acme/small, upstream: small-awq, capabilities: [chat, tools, json]}";
+    let chat = "{name: acme/small, upstream: small-awq, context_tokens: 8192}";
     let embedding = "{name: acme/embed, upstream: embed, capabilities: [embedding]}";
     // What fails for `acme/busy` and `acme/broken` must not cool the endpoint of the other checks.
     let (busy, broken) = (scripted::endpoint().await, scripted::endpoint().await);
