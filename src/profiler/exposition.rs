@@ -123,6 +123,7 @@ fn value(text: &str) -> Option<f64> {
 }
 
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "a value that is read back is the very same")]
 mod tests {
     use proptest::prelude::*;
 
