@@ -2,4 +2,5 @@
 
 pub mod exposition;
 pub mod node;
+pub mod power;
 pub mod quality;
