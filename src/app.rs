@@ -1,5 +1,6 @@
 //! The composition root: a configuration becomes a running router, and ends in order.
 
+pub mod agent;
 mod edge;
 
 use std::net::SocketAddr;
@@ -14,11 +15,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use crate::config::{Config, EndpointConfig, ResponseModel};
+use crate::config::{Config, EndpointConfig, NodeConfig, ResponseModel};
 use crate::domain::{Availability, Destination};
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::planning::{PlanParams, PlannerParams};
 use crate::profiler::node::{FleetHealth, HealthParams};
+use crate::profiler::power::{NodePower, PowerProfiler};
 use crate::profiler::quality::{
     DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
 };
@@ -45,6 +47,7 @@ pub struct App {
     admin_listener: Listener,
     api: Api,
     admin: Admin,
+    power: PowerProfiler,
     tasks: TaskTracker,
     drain_limit: Duration,
     stop: CancellationToken,
@@ -71,7 +74,8 @@ impl App {
         let policy_name = policy.name();
         let fleet = Fleet { destinations: Arc::clone(&destinations), health: health.subscribe(), quality };
         let (scheduler, scheduler_task) = Scheduler::new(params, policy, fleet, &registry)?;
-        let world = World { pool: Arc::clone(&pool), health: health.clone() };
+        let (power, meters) = PowerProfiler::new(node_power(&config), &destinations, &registry)?;
+        let world = World { pool: Arc::clone(&pool), health: health.clone(), power: power.clone() };
         let (stop, force) = (CancellationToken::new(), CancellationToken::new());
         let give_up = force.child_token();
         let limits = ServeLimits { max_attempts: config.limits.max_attempts, give_up: give_up.clone() };
@@ -93,6 +97,9 @@ impl App {
             tasks.spawn(stop_aware(force.clone(), health.clone().watch_endpoint(endpoint)));
         }
         let readiness = Readiness { health, draining: stop.clone() };
+        for meter in meters {
+            tasks.spawn(stop_aware(force.clone(), meter.run()));
+        }
         let api = Api::new(ApiParams {
             manager,
             directory: ModelDirectory::new(&destinations, virtual_models(&config)),
@@ -113,7 +120,7 @@ impl App {
             "listening"
         );
         let drain_limit = config.limits.drain;
-        Ok(Self { listener, admin_listener, api, admin, tasks, drain_limit, stop, give_up, force })
+        Ok(Self { listener, admin_listener, api, admin, power, tasks, drain_limit, stop, give_up, force })
     }
 
     /// Addresses of the API and of the admin listener.
@@ -154,7 +161,8 @@ impl App {
     /// # Errors
     /// When the admin listener's task failed.
     pub async fn serve(self) -> anyhow::Result<()> {
-        let Self { listener, admin_listener, api, admin, tasks, drain_limit, stop, give_up, force } = self;
+        let Self { listener, admin_listener, api, admin, power, tasks, drain_limit, stop, give_up, force } =
+            self;
         let admin_stop = CancellationToken::new();
         let ends_with = |stop: &CancellationToken| Shutdown { stop: stop.clone(), force: force.clone() };
         let main = server::serve(listener, stack::wrap(api), ends_with(&stop));
@@ -179,6 +187,7 @@ impl App {
                 main.await;
             }
         }
+        power.settle_all();
         force.cancel();
         admin_stop.cancel();
         side.await?;
@@ -283,6 +292,15 @@ fn timeouts(config: &Config) -> Timeouts {
 
 fn health_params(config: &Config) -> HealthParams {
     HealthParams { breaker: config.breaker, cooling: config.cooling, seed: config.routing.seed }
+}
+
+fn node_power(config: &Config) -> Vec<NodePower> {
+    let convert = |node: &NodeConfig| NodePower {
+        name: Arc::clone(&node.name),
+        sources: node.power_sources.clone(),
+        configured: node.power,
+    };
+    config.fleet.nodes.iter().map(convert).collect()
 }
 
 fn start_quality(

@@ -37,7 +37,6 @@ struct AnsweredAt {
     prompt_tokens: Counter,
     completion_tokens: Counter,
     cost: Counter,
-    energy: Counter,
 }
 
 /// What took how long, of answered requests.
@@ -238,11 +237,7 @@ impl RequestMetrics {
         at.prompt_tokens.inc_by(prompt.0);
         at.completion_tokens.inc_by(completion.0);
         at.cost.inc_by(destination.price.charge(prompt, completion).0);
-        let actual_service = destination.throughput.service_time(prompt, completion);
         let estimate = &dispatch.estimate;
-        // The model's energy is proportional to service time: scale it to the tokens that were counted.
-        let scale = if estimate.service.0 > 0.0 { actual_service.0 / estimate.service.0 } else { 1.0 };
-        at.energy.inc_by((estimate.joules.0 * scale).max(0.0));
         if let Some(execution) = finished.execution.filter(|s| s.0 > 0.0) {
             self.predicted_vs_actual_s.observe(estimate.completion.0 / execution.0);
         }
@@ -257,7 +252,6 @@ struct Answered {
     clocks: Clocks,
     tokens: CounterVec,
     cost: CounterVec,
-    energy: CounterVec,
 }
 
 impl Answered {
@@ -274,11 +268,6 @@ impl Answered {
                 "Money charged by configured prices for tokens counted (Eq. 2).",
                 &["destination"],
             )?,
-            energy: families.amount(
-                "cema_energy_joules_total",
-                "Energy of answered requests (Eq. 3).",
-                &["destination", "source"],
-            )?,
         })
     }
 
@@ -292,7 +281,6 @@ impl Answered {
             prompt_tokens: self.tokens.with_label_values(&[id, "prompt"]),
             completion_tokens: self.tokens.with_label_values(&[id, "completion"]),
             cost: self.cost.with_label_values(&[id]),
-            energy: self.energy.with_label_values(&[id, "modelled"]),
         }
     }
 }

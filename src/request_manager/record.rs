@@ -9,8 +9,9 @@ use super::key_budget::KeyUse;
 use super::metrics::RequestMetrics;
 use crate::domain::{Destination, DestinationOrd, RequestEstimate, RoutingRequest};
 use crate::endpoint::answer::Usage;
+use crate::profiler::power::{EnergyShare, ExpectedWork, PowerProfiler};
 use crate::scheduler::Placement;
-use crate::units::{Seconds, Tokens, Usd};
+use crate::units::{Joules, Seconds, Tokens, Usd};
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +64,8 @@ pub(super) struct Record {
     pub(super) stream: bool,
     arrived: Instant,
     dispatch: Option<Dispatch>,
+    /// Of the energy of the node it is at.
+    energy: Option<EnergyShare>,
     attempts: u32,
     first_content: Option<Instant>,
     prompt: Option<Tokens>,
@@ -80,6 +83,7 @@ impl Record {
             stream,
             arrived,
             dispatch: None,
+            energy: None,
             attempts: 0,
             first_content: None,
             prompt: None,
@@ -111,8 +115,20 @@ impl Record {
     }
 
     /// The request goes to a destination.
-    pub(super) fn place(&mut self, placement: &Placement, destinations: &Arc<[Destination]>) {
+    pub(super) fn place(
+        &mut self,
+        placement: &Placement,
+        destinations: &Arc<[Destination]>,
+        power: &PowerProfiler,
+    ) {
         self.attempts += 1;
+        let estimate = &placement.planned.estimate;
+        let expected = ExpectedWork {
+            tokens: self.request.prompt_tokens + placement.planned.completion,
+            duration: estimate.completion.max(estimate.service),
+        };
+        let id = Arc::clone(&self.request.id);
+        self.energy = Some(power.begin(id, placement.planned.destination, expected));
         self.dispatch = Some(Dispatch {
             destinations: Arc::clone(destinations),
             ord: placement.planned.destination,
@@ -120,6 +136,11 @@ impl Record {
             completion: placement.planned.completion,
             at: Instant::now(),
         });
+    }
+
+    /// The endpoint failed the request before any of its answer was with the client; what it drew it has drawn.
+    pub(super) fn attempt_over(&mut self) {
+        self.energy = None;
     }
 
     /// The endpoint failed a stream that was with the client already.
@@ -159,6 +180,10 @@ impl Record {
             completion: self.completion,
         };
         self.metrics.finished(&finished);
+        let modelled = finished.modelled_joules();
+        if let Some(energy) = self.energy.take() {
+            energy.end(finished.tokens(), modelled);
+        }
         if let Some(client) = &self.client
             && let Some(cost) = self.cost(outcome)
         {
@@ -197,4 +222,21 @@ pub(super) struct Finished<'a> {
     pub(super) execution: Option<Seconds>,
     pub(super) prompt: Option<Tokens>,
     pub(super) completion: Option<Tokens>,
+}
+
+impl Finished<'_> {
+    /// Prompt and completion, where they were counted.
+    fn tokens(&self) -> Option<Tokens> {
+        Some(self.prompt? + self.completion?)
+    }
+
+    /// What an answered request drew by Eq. 3. The model's energy is proportional to service time, so the estimate is
+    /// scaled to the tokens that were counted.
+    fn modelled_joules(&self) -> Option<Joules> {
+        let dispatch = self.dispatch.filter(|_| self.outcome == Outcome::Ok)?;
+        let actual = dispatch.destination().throughput.service_time(self.prompt?, self.completion?);
+        let estimate = &dispatch.estimate;
+        let scale = if estimate.service.0 > 0.0 { actual.0 / estimate.service.0 } else { 1.0 };
+        Some(Joules((estimate.joules.0 * scale).max(0.0)))
+    }
 }

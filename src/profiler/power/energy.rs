@@ -334,7 +334,7 @@ mod tests {
                 prop_assert!(was_busy || shared.requests.0 <= 0.0);
                 drawn += joules;
                 idle_sum += shared.idle.0;
-                for (_, work) in &ledger.ended {
+                for (work, _) in &ledger.ended {
                     prop_assert!(work.drawn.0 >= 0.0);
                 }
                 given += ledger.ended.extract_if(.., |(work, _)| work.until.is_some_and(|u| u.0 <= to))
