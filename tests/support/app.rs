@@ -253,7 +253,8 @@ impl Router {
     }
 }
 
-async fn get(addr: SocketAddr, path: &str) -> Answer {
+/// Gets `path` from whoever listens at `addr`.
+pub(crate) async fn get(addr: SocketAddr, path: &str) -> Answer {
     let mut client = RawClient::connect(addr).await;
     client.get(path).await;
     client.answer().await

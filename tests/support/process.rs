@@ -32,17 +32,20 @@ impl Process {
 
     /// The next log line whose message starts so.
     pub(crate) async fn logged(&mut self, message: &str) -> serde_json::Value {
-        in_time(message, async {
-            while let Some(line) = self.log.next_line().await.unwrap() {
-                let mut line: serde_json::Value = serde_json::from_str(&line).unwrap();
-                let fields = if line["fields"].is_object() { line["fields"].take() } else { line };
-                if fields["message"].as_str().is_some_and(|text| text.starts_with(message)) {
-                    return fields;
-                }
+        loop {
+            let line = self.next_logged(message).await;
+            if line["message"].as_str().is_some_and(|text| text.starts_with(message)) {
+                return line;
             }
-            panic!("the log ended without `{message}`");
-        })
-        .await
+        }
+    }
+
+    /// The next log line; `what` is hoped for.
+    pub(crate) async fn next_logged(&mut self, what: &str) -> serde_json::Value {
+        let line = in_time(what, self.log.next_line()).await.unwrap();
+        let line = line.unwrap_or_else(|| panic!("the log ended without `{what}`"));
+        let mut line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        if line["fields"].is_object() { line["fields"].take() } else { line }
     }
 
     /// The address that the log line `message` has under `name`.
