@@ -1,6 +1,7 @@
 //! Power sources and the energy of requests: a stand-in for NVML, exporters on sockets, and the agent itself.
 #![expect(
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::panic,
     clippy::cast_possible_truncation,
     reason = "a test that cannot go on must fail; figures are small"

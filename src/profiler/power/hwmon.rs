@@ -71,8 +71,10 @@ pub(super) fn number(path: &Path) -> io::Result<f64> {
 mod tests {
     use super::*;
 
-    /// A chip with rails of (label, mV, mA).
-    fn chip(root: &Path, folder: &str, name: &str, rails: &[(&str, i32, i32)]) {
+    /// Label, mV, mA.
+    type Rail = (&'static str, i32, i32);
+
+    fn chip(root: &Path, folder: &str, name: &str, rails: &[Rail]) {
         let chip = root.join(folder);
         fs::create_dir(&chip).unwrap();
         fs::write(chip.join("name"), format!("{name}\n")).unwrap();
@@ -83,7 +85,7 @@ mod tests {
         }
     }
 
-    fn read(chips: &[(&str, &[(&str, i32, i32)])]) -> Option<(String, f64)> {
+    fn read(chips: &[(&str, &[Rail])]) -> Option<(String, f64)> {
         let root = tempfile::tempdir().unwrap();
         for (idx, (name, rails)) in chips.iter().enumerate() {
             chip(root.path(), &format!("hwmon{idx}"), name, rails);
@@ -93,9 +95,11 @@ mod tests {
 
     #[test]
     fn the_boards_own_rail_is_the_board() {
-        let orin: &[_] = &[("VDD_IN", 5_000, 2_400), ("VDD_CPU_GPU_CV", 5_000, 800), ("VDD_SOC", 5_000, 600)];
+        let orin: &[Rail] =
+            &[("VDD_IN", 5_000, 2_400), ("VDD_CPU_GPU_CV", 5_000, 800), ("VDD_SOC", 5_000, 600)];
         assert_eq!(read(&[("ina3221", orin)]), Some(("VDD_IN".to_owned(), 12.0)));
-        let nano: &[_] = &[("POM_5V_IN", 5_000, 900), ("POM_5V_GPU", 5_000, 100), ("POM_5V_CPU", 5_000, 200)];
+        let nano: &[Rail] =
+            &[("POM_5V_IN", 5_000, 900), ("POM_5V_GPU", 5_000, 100), ("POM_5V_CPU", 5_000, 200)];
         assert_eq!(read(&[("ina3221x", nano)]), Some(("POM_5V_IN".to_owned(), 4.5)));
         let other: &[_] = &[("VDD_SYS_GPU", 10_000, 100)];
         assert_eq!(read(&[("ina3221", other), ("ina3221", orin)]), Some(("VDD_IN".to_owned(), 12.0)));

@@ -29,7 +29,8 @@ const CALLS_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct Library {
     path: PathBuf,
-    nvml: Option<Nvml>,
+    /// Boxed: a table of some 400 functions.
+    nvml: Option<Box<Nvml>>,
 }
 
 impl Library {
@@ -67,9 +68,13 @@ impl Library {
     fn loaded(&mut self) -> Result<&Nvml, SourceError> {
         let nvml = match self.nvml.take() {
             Some(nvml) => nvml,
-            None => Nvml::builder().lib_path(self.path.as_os_str()).init().map_err(|error| {
-                SourceError::NoLibrary { library: self.path.clone(), reason: error.to_string() }
-            })?,
+            None => {
+                let loaded = Nvml::builder().lib_path(self.path.as_os_str()).init();
+                Box::new(loaded.map_err(|error| SourceError::NoLibrary {
+                    library: self.path.clone(),
+                    reason: error.to_string(),
+                })?)
+            }
         };
         Ok(self.nvml.insert(nvml))
     }

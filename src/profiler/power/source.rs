@@ -36,7 +36,7 @@ pub(super) enum Source {
     /// Of a board of this host.
     Nvml(Board, Quantity),
     /// Of an exporter.
-    Scrape(Scrape),
+    Scrape(Box<Scrape>),
 }
 
 /// Why a source has no reading.
@@ -110,7 +110,8 @@ impl Source {
                 Quantity::ALL.map(|quantity| Self::Nvml(board.clone(), quantity)).into()
             }
             PowerSource::Scrape { url, metric } => {
-                Scrape::quantities(pages, url, metric.as_ref()).into_iter().map(Self::Scrape).collect()
+                let scrapes = Scrape::quantities(pages, url, metric.as_ref()).into_iter();
+                scrapes.map(|scrape| Self::Scrape(Box::new(scrape))).collect()
             }
         })
     }
