@@ -235,7 +235,7 @@ fn read_event(event: &[u8]) -> (Vec<u8>, bool) {
 /// Whether `data` has an `error` that says something: OpenAI's SDKs raise on it.
 fn is_openai_error(data: &[u8]) -> bool {
     let text = std::str::from_utf8(data).unwrap_or_default();
-    json::member(text, "error").is_some_and(|error| json::is_truthy(error.get()))
+    json::member(text, "error").is_some_and(|error| json::is_truthy(error))
 }
 
 #[cfg(test)]
