@@ -64,7 +64,7 @@ impl UpstreamError {
 
     /// Reads an error that came inside a 200: in a stream event or a whole body. `None` if there is none.
     pub(super) fn in_band(object: &str) -> Option<Self> {
-        let is_error = json::member(object, "error").is_some_and(|error| json::is_truthy(error))
+        let is_error = json::member(object, "error").is_some_and(json::is_truthy)
             || json::member(object, "object").is_some_and(|kind| json::string_is(kind, "error"));
         is_error.then(|| Said::read(object).unwrap_or_default().into_error(None))
     }

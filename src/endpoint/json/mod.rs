@@ -23,7 +23,12 @@ pub(crate) struct Malformed;
 /// # Errors
 /// If `text` is not exactly one JSON object.
 pub(crate) fn members<'a>(text: &'a str, mut on: impl FnMut(&str, &'a str)) -> Result<(), Malformed> {
-    whole(text, |cursor| cursor.object(|key, value| Some(on(key, value.value()?))))
+    whole(text, |cursor| {
+        cursor.object(|key, value| {
+            on(key, value.value()?);
+            Some(())
+        })
+    })
 }
 
 /// Calls `on` with every element of the array `text`, as it is written.
@@ -31,7 +36,12 @@ pub(crate) fn members<'a>(text: &'a str, mut on: impl FnMut(&str, &'a str)) -> R
 /// # Errors
 /// If `text` is not exactly one JSON array.
 pub(crate) fn elements<'a>(text: &'a str, mut on: impl FnMut(&'a str)) -> Result<(), Malformed> {
-    whole(text, |cursor| cursor.array(|element| Some(on(element.value()?))))
+    whole(text, |cursor| {
+        cursor.array(|element| {
+            on(element.value()?);
+            Some(())
+        })
+    })
 }
 
 /// Reads `text`, of which `read` must leave nothing.

@@ -184,10 +184,9 @@ impl<'a> Cursor<'a> {
 
     fn skip_number(&mut self) -> Option<()> {
         self.at += usize::from(self.peek() == Some(b'-'));
-        match self.skip_digits()? {
-            // No zero before another digit.
-            (b'0', 2..) => return None,
-            _ => {}
+        // No zero before another digit.
+        if let (b'0', 2..) = self.skip_digits()? {
+            return None;
         }
         if self.peek() == Some(b'.') {
             self.at += 1;
@@ -292,7 +291,8 @@ impl Nesting {
     }
 
     fn innermost(&self) -> Option<Bracket> {
-        (self.depth > 0).then(|| if self.innermost & 1 == 1 { Bracket::Object } else { Bracket::Array })
+        let innermost = if self.innermost & 1 == 1 { Bracket::Object } else { Bracket::Array };
+        (self.depth > 0).then_some(innermost)
     }
 
     fn close(&mut self) {
