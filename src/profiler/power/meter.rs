@@ -165,3 +165,134 @@ impl NodeMeter {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use prometheus::Registry;
+    use tokio::sync::broadcast;
+    use tokio::time::{advance, pause};
+
+    use super::*;
+    use crate::domain::DestinationOrd;
+    use crate::domain::fixture::destination;
+    use crate::profiler::power::source::Quantity;
+    use crate::profiler::power::{EnergySource, ExpectedWork, NodePower, PowerProfiler, Settled};
+    use crate::units::{Joules, Tokens, Watts};
+
+    type Script = fn(u32) -> Result<Reading, SourceError>;
+
+    struct Rig {
+        power: PowerProfiler,
+        meter: NodeMeter,
+        settled: broadcast::Receiver<Settled>,
+    }
+
+    impl Rig {
+        fn new(scripts: &[Script]) -> Self {
+            pause();
+            let at = destination(0, 4, 8);
+            let node = NodePower { name: Arc::clone(&at.node), sources: Vec::new(), configured: at.power };
+            let (power, _) = PowerProfiler::new(vec![node], &[at], &Registry::new()).unwrap();
+            let scripted = |script: &Script| Source::Scripted(AtomicU32::new(0), *script);
+            let sources = scripts.iter().map(scripted).collect();
+            let meter = NodeMeter::new(Arc::clone(&power.shared), 0, sources);
+            let settled = power.settled();
+            Self { power, meter, settled }
+        }
+
+        /// A request of three seconds, 40 J by the model.
+        async fn request(&mut self) {
+            let expected = ExpectedWork { tokens: Tokens(300.0), duration: Seconds(3.0) };
+            let share = self.power.begin("r".into(), DestinationOrd(0), expected);
+            self.sample(3).await;
+            share.end(Some(Tokens(300.0)), Some(Joules(40.0)));
+        }
+
+        /// `n` readings, a second apart.
+        async fn sample(&mut self, n: u32) {
+            for _ in 0..n {
+                advance(Duration::from_secs(1)).await;
+                self.meter.sample().await;
+            }
+        }
+
+        fn settled(&mut self) -> Option<(f64, EnergySource)> {
+            self.settled.try_recv().ok().map(|settled| (settled.joules.0.round(), settled.source))
+        }
+
+        fn watts(&self) -> (f64, &'static str) {
+            let now = self.power.watts("node-0").unwrap();
+            (now.watts.0.round(), now.source)
+        }
+    }
+
+    fn counted(joules: f64) -> Result<Reading, SourceError> {
+        Ok(Reading::counters([Joules(joules)]).unwrap())
+    }
+
+    #[tokio::test]
+    async fn without_a_source_the_configured_watts_follow_the_load() {
+        let mut rig = Rig::new(&[]);
+        rig.sample(1).await;
+        assert_eq!(rig.watts(), (20.0, "static"));
+        rig.request().await;
+        assert_eq!(rig.watts(), (80.0, "static"));
+        assert_eq!(rig.settled(), Some((40.0, EnergySource::Modelled)), "at once");
+    }
+
+    #[tokio::test]
+    async fn a_request_is_settled_with_the_reading_after_its_end() {
+        let mut rig = Rig::new(&[|n| counted(1e4 + 100.0 * f64::from(n))]);
+        rig.sample(2).await;
+        assert_eq!(rig.watts(), (100.0, "scripted"));
+        rig.request().await;
+        assert_eq!(rig.settled(), None);
+        rig.sample(1).await;
+        assert_eq!(rig.settled(), Some((300.0, EnergySource::Measured)));
+    }
+
+    #[tokio::test]
+    async fn a_counter_that_stands_still_gives_way_and_holds_nobody_up() {
+        let power: Script = |_| Ok(Reading::powers([Watts(70.0)]).unwrap());
+        let mut rig = Rig::new(&[|_| counted(1e4), power]);
+        rig.sample(1).await;
+        rig.request().await;
+        rig.sample(86).await;
+        assert_eq!(rig.settled(), None, "an exporter may take its time");
+        rig.sample(2).await;
+        assert_eq!(rig.settled(), Some((40.0, EnergySource::Modelled)));
+        rig.sample(1).await;
+        assert_eq!(rig.watts(), (70.0, "scripted"));
+    }
+
+    #[tokio::test]
+    async fn the_energy_of_a_gap_is_told_by_the_counter_after_it() {
+        let mut rig = Rig::new(&[|n| match n {
+            3 | 4 => Err(SourceError::Stuck),
+            n => counted(1e4 + 100.0 * f64::from(n)),
+        }]);
+        rig.sample(1).await;
+        rig.request().await;
+        rig.sample(1).await;
+        assert_eq!(rig.settled(), None);
+        // 200 J were told before; of 300 J over 3 s it takes what is beyond 20 W in the two idle ones.
+        assert_eq!(rig.settled(), Some((460.0, EnergySource::Measured)));
+        assert_eq!(rig.watts().1, "scripted");
+    }
+
+    #[tokio::test]
+    async fn when_a_source_is_lost_what_is_over_is_settled_at_once() {
+        let mut rig = Rig::new(&[|n| match n {
+            0..4 => counted(1e4 + 100.0 * f64::from(n)),
+            _ => Err(SourceError::NotSupported { index: 0, quantity: Quantity::Energy }),
+        }]);
+        rig.sample(1).await;
+        rig.request().await;
+        rig.sample(1).await;
+        // All of its life was covered.
+        assert_eq!(rig.settled(), Some((300.0, EnergySource::Measured)));
+        assert_eq!(rig.watts(), (20.0, "static"));
+    }
+}

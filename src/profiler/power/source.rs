@@ -37,6 +37,9 @@ pub(super) enum Source {
     Nvml(Board, Quantity),
     /// Of an exporter.
     Scrape(Box<Scrape>),
+    /// A script, by the number of readings before.
+    #[cfg(test)]
+    Scripted(std::sync::atomic::AtomicU32, fn(u32) -> Result<Reading, SourceError>),
 }
 
 /// Why a source has no reading.
@@ -121,6 +124,8 @@ impl Source {
         match self {
             Self::Nvml(..) => "nvml",
             Self::Scrape(_) => "scrape",
+            #[cfg(test)]
+            Self::Scripted(..) => "scripted",
         }
     }
 
@@ -129,6 +134,8 @@ impl Source {
         match self {
             Self::Nvml(board, quantity) => format!("NVML board {} ({})", board.index, quantity.as_str()),
             Self::Scrape(scrape) => scrape.describe(),
+            #[cfg(test)]
+            Self::Scripted(..) => "a script".to_owned(),
         }
     }
 
@@ -137,6 +144,10 @@ impl Source {
         match self {
             Self::Nvml(board, quantity) => board.read(*quantity).await,
             Self::Scrape(scrape) => scrape.read().await,
+            #[cfg(test)]
+            Self::Scripted(n_read, script) => {
+                script(n_read.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+            }
         }
     }
 }
