@@ -278,6 +278,7 @@ mod tests {
         rig.sample(1).await;
         assert_eq!(rig.settled(), None);
         // 200 J were told before; of 300 J over 3 s it takes what is beyond 20 W in the two idle ones.
+        rig.sample(1).await;
         assert_eq!(rig.settled(), Some((460.0, EnergySource::Measured)));
         assert_eq!(rig.watts().1, "scripted");
     }
