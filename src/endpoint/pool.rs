@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Collected, Full, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -57,6 +57,15 @@ pub struct Timeouts {
     pub idle: Duration,
     /// A stream without content is committed to the client after this; fail-over ends then.
     pub commit_after: Duration,
+}
+
+/// What one page of an endpoint may take.
+#[derive(Debug, Clone, Copy)]
+pub struct PageBounds {
+    /// Until its head, and again until its end.
+    pub time: Duration,
+    /// Of its body.
+    pub bytes: usize,
 }
 
 /// Why an endpoint gave no response head.
@@ -182,6 +191,24 @@ impl EndpointPool {
         path: &str,
         limit: Duration,
     ) -> Result<(StatusCode, Bytes), SendError> {
+        let bounds = PageBounds { time: limit, bytes: STATUS_BODY_MAX };
+        let (status, body) = self.get_page(endpoint, path, bounds).await?;
+        // The status says enough.
+        Ok((status, body.unwrap_or_default()))
+    }
+
+    /// Gets `path` from the endpoint's root (not its base path); `None` where the body is larger than allowed
+    /// or does not end in time.
+    ///
+    /// # Errors
+    /// No response head in time.
+    pub async fn get_page(
+        &self,
+        endpoint: EndpointOrd,
+        path: &str,
+        bounds: PageBounds,
+    ) -> Result<(StatusCode, Option<Bytes>), SendError> {
+        let PageBounds { time: limit, bytes } = bounds;
         let endpoint = &self.endpoints[endpoint.idx()];
         endpoint.idle.sweep();
         endpoint.idle_for_probes.sweep();
@@ -190,13 +217,9 @@ impl EndpointPool {
         let request = || endpoint.request(Method::GET, path.clone(), &headers, &Bytes::new());
         let response = self.send((endpoint, &endpoint.idle_for_probes), request, limit).await?;
         let status = response.status();
-        let drained = Limited::new(response.into_body(), STATUS_BODY_MAX).collect();
-        let body = match tokio::time::timeout(limit, drained).await {
-            Ok(Ok(body)) => body.to_bytes(),
-            // The status says enough.
-            Ok(Err(_)) | Err(_) => Bytes::new(),
-        };
-        Ok((status, body))
+        let drained = Limited::new(response.into_body(), bytes).collect();
+        let body = timeout(limit, drained).await.ok().and_then(Result::ok);
+        Ok((status, body.map(Collected::to_bytes)))
     }
 
     /// Sends a request, and once more over a new connection where a kept one turned out to be closed already.

@@ -180,6 +180,12 @@ impl FleetHealth {
         Arc::clone(&self.shared.states.borrow())
     }
 
+    /// Requests of this router under way at `endpoint`.
+    #[must_use]
+    pub fn inflight(&self, endpoint: EndpointOrd) -> u32 {
+        self.node(endpoint).inflight.load(Ordering::Relaxed)
+    }
+
     /// Lets a request through to `endpoint` and counts it there until the guard is dropped.
     ///
     /// # Errors
@@ -271,7 +277,7 @@ impl FleetHealth {
     }
 
     fn is_working(&self, endpoint: EndpointOrd) -> bool {
-        self.node(endpoint).inflight.load(Ordering::Relaxed) > 0
+        self.inflight(endpoint) > 0
     }
 
     fn node(&self, endpoint: EndpointOrd) -> &Node {
