@@ -2,6 +2,7 @@
 //! answers say.
 
 mod body;
+mod connect_time;
 mod connection;
 mod idle;
 mod muted_waker;
@@ -22,5 +23,6 @@ pub(crate) mod json;
 mod kind;
 
 pub use body::AnswerBody;
+pub use connect_time::ConnectTime;
 pub use kind::EndpointKind;
 pub use pool::{EndpointPool, EndpointSpec, SendError, Timeouts};

@@ -93,6 +93,7 @@ type TcpConnector = MapResponse<HttpConnector, fn(TokioIo<TcpStream>) -> TokioIo
 pub struct EndpointPool {
     endpoints: Vec<Endpoint>,
     connector: Connector,
+    tls: Arc<rustls::ClientConfig>,
     timeouts: Timeouts,
 }
 
@@ -129,18 +130,23 @@ impl EndpointPool {
             tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
         };
         let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
+            .with_tls_config(tls.clone())
             .https_or_http()
             .enable_http1()
             .wrap_connector(MapResponse::new(tcp, WatchedStream::wrap as fn(_) -> _));
         let endpoints = endpoints.into_iter().map(Endpoint::new).collect::<std::io::Result<_>>()?;
-        Ok(Self { endpoints, connector, timeouts })
+        Ok(Self { endpoints, connector, tls: Arc::new(tls), timeouts })
     }
 
     /// The limits in force.
     #[must_use]
     pub const fn timeouts(&self) -> &Timeouts {
         &self.timeouts
+    }
+
+    /// How TLS is spoken with endpoints.
+    pub(super) fn tls(&self) -> Arc<rustls::ClientConfig> {
+        Arc::clone(&self.tls)
     }
 
     /// Every endpoint with its ordinal.
