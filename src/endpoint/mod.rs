@@ -7,6 +7,7 @@ mod connection;
 mod idle;
 mod muted_waker;
 pub mod pool;
+mod upload;
 
 pub mod answer;
 pub mod coding;
@@ -25,4 +26,5 @@ mod kind;
 pub use body::AnswerBody;
 pub use connect_time::ConnectTime;
 pub use kind::EndpointKind;
-pub use pool::{EndpointPool, EndpointSpec, SendError, Timeouts};
+pub use pool::{EndpointPool, EndpointSpec, Post, SendError, Timeouts};
+pub use upload::Upload;

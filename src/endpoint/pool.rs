@@ -57,6 +57,30 @@ pub struct Timeouts {
     pub idle: Duration,
     /// A stream without content is committed to the client after this; fail-over ends then.
     pub commit_after: Duration,
+    /// Added to `first_byte` and `first_token` where a model is known to have to be loaded first.
+    pub load: Duration,
+}
+
+impl Timeouts {
+    /// The limits of a request whose model has to be loaded first.
+    #[must_use]
+    pub fn with_load(self) -> Self {
+        let Self { first_byte, first_token, load, .. } = self;
+        Self { first_byte: first_byte + load, first_token: first_token + load, ..self }
+    }
+}
+
+/// A JSON body for an endpoint.
+#[derive(Debug)]
+pub struct Post<'a> {
+    /// What is called.
+    pub call: ApiCall,
+    /// Headers beside those that name the endpoint and its key.
+    pub headers: &'a HeaderMap,
+    /// The body.
+    pub body: Bytes,
+    /// Longest wait for the head of the answer.
+    pub first_byte: Duration,
 }
 
 /// What one page of an endpoint may take.
@@ -164,20 +188,20 @@ impl EndpointPool {
         key.into_iter().chain([spec.authority.as_str()]).chain(host)
     }
 
-    /// Posts a JSON body to where the endpoint takes calls of this kind.
+    /// Posts a JSON body to where the endpoint takes calls of its kind. How fast it left is an [`Upload`] among
+    /// the extensions of the answer, where that could be seen.
     ///
     /// # Errors
     /// No response head within the limits; nothing of an answer has been seen then.
     pub async fn post(
         &self,
         endpoint: EndpointOrd,
-        call: ApiCall,
-        headers: &HeaderMap,
-        body: Bytes,
+        post: Post<'_>,
     ) -> Result<Response<AnswerBody>, SendError> {
+        let Post { call, headers, body, first_byte } = post;
         let endpoint = &self.endpoints[endpoint.idx()];
         let request = || endpoint.request(Method::POST, endpoint.path_of(call), headers, &body);
-        self.send((endpoint, &endpoint.idle), request, self.timeouts.first_byte).await
+        self.send((endpoint, &endpoint.idle), request, first_byte).await
     }
 
     /// What is known of `endpoint`.
@@ -306,7 +330,12 @@ fn answered(
     connection: Box<EndpointConnection>,
     idle: &Arc<IdleConnections>,
 ) -> Response<AnswerBody> {
-    response.map(|incoming| AnswerBody::new(incoming, connection, Arc::clone(idle)))
+    let uploaded = connection.uploaded();
+    let mut response = response.map(|incoming| AnswerBody::new(incoming, connection, Arc::clone(idle)));
+    if let Some(upload) = uploaded {
+        response.extensions_mut().insert(upload);
+    }
+    response
 }
 
 impl EndpointSpec {
