@@ -253,3 +253,117 @@ impl ModelLoads {
         outcome
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::reading::ModelResidence;
+    use super::*;
+    use crate::domain::fixture::destination;
+
+    const D: DestinationOrd = DestinationOrd(0);
+
+    fn loads() -> ModelLoads {
+        let at = |n, class| Destination {
+            class,
+            endpoint: EndpointOrd(0),
+            upstream_model: "m".into(),
+            ..destination(n, 1, 2)
+        };
+        let fleet = vec![at(0, NodeClass::Edge), at(1, NodeClass::Cloud)].into();
+        ModelLoads::new(&fleet, &Registry::new()).unwrap()
+    }
+
+    fn observe(loads: &ModelLoads, is_loaded: bool, size: Option<f64>) {
+        let model = ModelResidence { name: "m".into(), is_loaded, vram_share: None, size: size.map(Bytes) };
+        let reading = EngineReading { models: vec![model], ..EngineReading::silent(Instant::now()) };
+        loads.observe(EndpointOrd(0), Some(&reading));
+    }
+
+    async fn pass(s: u64) {
+        tokio::time::advance(Duration::from_secs(s)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_cold_that_is_not_known_to_be() {
+        let loads = loads();
+        assert!(loads.begin(D).is_none());
+        observe(&loads, true, None);
+        assert!(loads.begin(D).is_none());
+        assert_eq!(loads.current()[0].added(), Seconds::ZERO);
+        observe(&loads, false, None);
+        loads.observe(EndpointOrd(0), None);
+        assert!(loads.begin(D).is_none(), "it does not tell any more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_load_is_priced_by_size_until_it_was_seen() {
+        let loads = loads();
+        observe(&loads, false, None);
+        assert_eq!(loads.current()[0].added(), LOAD_PRIOR);
+        observe(&loads, false, Some(5e9));
+        // 5 GB at 250 MB/s on an edge box, at 1 GB/s on a cloud node.
+        let priced: Vec<_> = loads.current().iter().map(|load| load.added().0).collect();
+        assert_eq!(priced, [20.0, 5.0]);
+        let mut cold = loads.begin(D).unwrap();
+        pass(32).await;
+        cold.answered();
+        cold.worked(Seconds(2.0));
+        pass(60).await;
+        observe(&loads, false, Some(5e9));
+        assert_eq!(loads.current()[0].added(), Seconds(30.0), "32 s, of which 2 s were its own");
+        assert_eq!(loads.current()[1].added(), Seconds(5.0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_requests_wait_for_one_load_and_the_first_pays_for_it() {
+        let loads = loads();
+        observe(&loads, false, None);
+        let began = Instant::now();
+        let mut first = loads.begin(D).unwrap();
+        pass(3).await;
+        // Ollama lists a model that loads as if it were loaded.
+        observe(&loads, true, None);
+        let mut second = loads.begin(D).unwrap();
+        let load = loads.current()[0];
+        assert_eq!((load.loading_since, load.added()), (Some(began), Seconds::ZERO));
+        pass(17).await;
+        first.answered();
+        assert!(loads.begin(D).is_none(), "it is loaded");
+        second.answered();
+        second.worked(Seconds::ZERO);
+        assert_eq!(loads.current()[0].load, LOAD_PRIOR, "it came later and waited less");
+        first.worked(Seconds(1.0));
+        assert_eq!(loads.current()[0].load, Seconds(19.0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_read_before_the_answer_is_old_news() {
+        let loads = loads();
+        observe(&loads, false, None);
+        let mut cold = loads.begin(D).unwrap();
+        let asked_at = Instant::now();
+        pass(1).await;
+        cold.answered();
+        let model = ModelResidence { name: "m".into(), is_loaded: false, vram_share: None, size: None };
+        let mut reading = EngineReading { models: vec![model], ..EngineReading::silent(asked_at) };
+        loads.observe(EndpointOrd(0), Some(&reading));
+        assert_eq!(loads.current()[0].is_loaded, Some(true));
+        pass(1).await;
+        reading.read_at = Instant::now();
+        loads.observe(EndpointOrd(0), Some(&reading));
+        assert_eq!(loads.current()[0].is_loaded, Some(false), "it was unloaded since");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_load_nobody_waits_for_any_more_is_none() {
+        let loads = loads();
+        observe(&loads, false, None);
+        let (first, second) = (loads.begin(D).unwrap(), loads.begin(D).unwrap());
+        drop(first);
+        assert!(loads.current()[0].loading_since.is_some());
+        drop(second);
+        assert_eq!(loads.current()[0].added(), LOAD_PRIOR);
+    }
+}

@@ -203,3 +203,38 @@ impl PageClock {
         !std::mem::replace(&mut self.is_absent, true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_that_is_not_there_is_asked_for_once_a_minute() {
+        let mut clock = PageClock::default();
+        assert!(clock.is_due(Instant::now()));
+        assert!(clock.absent(), "the first time is news");
+        tokio::time::advance(59 * S).await;
+        assert!(!clock.is_due(Instant::now()));
+        tokio::time::advance(S).await;
+        assert!(clock.is_due(Instant::now()) && !clock.absent());
+        clock.succeeded(Page::VllmMetrics);
+        assert!(clock.absent(), "it was there in between");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_that_fails_is_asked_for_less_and_less_often() {
+        let mut clock = PageClock::default();
+        for wait_s in [4, 8, 16, 32, 60, 60] {
+            clock.failed();
+            assert_eq!(clock.due, Some(Instant::now() + wait_s * S));
+        }
+        clock.succeeded(Page::LlamaCppProps);
+        assert!(clock.is_due(Instant::now()), "the next round is soon enough");
+        clock.succeeded(Page::OllamaInstalled);
+        assert_eq!(clock.due, Some(Instant::now() + 58 * S));
+        clock.failed();
+        assert_eq!(clock.due, Some(Instant::now() + 4 * S), "it counts anew");
+    }
+}
