@@ -19,6 +19,7 @@ use support::app::{CHAT, CHEAPEST_FIRST, Node, Router, ask, ask_stream, node};
 use support::fake_endpoint::{FakeEndpoint, Recorded, Step};
 use support::in_time;
 use support::metrics::Metrics;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 const VLLM: &str = include_str!("fixtures/engines/vllm-metrics.txt");
@@ -29,25 +30,29 @@ const TAGS: &str = r#"{"models":[{"name":"m:latest","model":"m:latest","size":50
 const LOADED: &str =
     r#"{"models":[{"name":"m:latest","model":"m:latest","size":6000000000,"size_vram":6000000000}]}"#;
 
-/// A load takes this long here: the test's clock is 25 times as fast as the 20 s of the model.
+/// A load takes at least this long here, which is longer than a router waits for models that are loaded: its clocks
+/// are set to as little as the 20 s of the model are to its usual ones.
 const LOAD: Duration = Duration::from_millis(800);
 
 /// The state of a fake Ollama front.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Ollama {
+    load: Duration,
     loads_until: Option<Instant>,
     n_loads: usize,
+    /// Has a permit for every request that may be answered.
+    may_answer: Arc<Semaphore>,
 }
 
 impl Ollama {
-    /// How long a request must wait for the model now; the first one makes it load.
-    fn wait(&mut self, load: Duration) -> Duration {
+    /// A request comes: the first one makes the model load, and all wait until it has.
+    fn wait(&mut self) -> Vec<Step> {
         let now = Instant::now();
         let until = *self.loads_until.get_or_insert_with(|| {
             self.n_loads += 1;
-            now + load
+            now + self.load
         });
-        until.saturating_duration_since(now)
+        vec![Step::Pause(until.saturating_duration_since(now)), Step::Gate(Arc::clone(&self.may_answer))]
     }
 
     /// Its `/api/ps`, which lists a model as soon as it begins to load.
@@ -56,21 +61,16 @@ impl Ollama {
     }
 }
 
-/// A fake Ollama front whose model is not loaded; `answer` is what its model says.
-async fn cold_ollama(
-    load: Duration,
-    answer: fn(&Recorded) -> Vec<Step>,
-) -> (FakeEndpoint, Arc<Mutex<Ollama>>) {
-    let state = Arc::new(Mutex::new(Ollama::default()));
+/// A fake Ollama front whose model is not loaded; it answers `n_answers` requests.
+async fn cold_ollama(load: Duration, n_answers: usize) -> (FakeEndpoint, Arc<Mutex<Ollama>>) {
+    let may_answer = Arc::new(Semaphore::new(n_answers));
+    let state = Arc::new(Mutex::new(Ollama { load, loads_until: None, n_loads: 0, may_answer }));
     let inside = Arc::clone(&state);
     let endpoint = FakeEndpoint::start(move |request| match &*request.head.path() {
         "/api/version" => json(200, r#"{"version":"0.33.0"}"#),
         "/api/tags" => json(200, TAGS),
         "/api/ps" => json(200, inside.lock().unwrap().ps()),
-        _ => {
-            let wait = inside.lock().unwrap().wait(load);
-            [vec![Step::Pause(wait)], answer(request)].concat()
-        }
+        _ => [inside.lock().unwrap().wait(), says_hello(request)].concat(),
     })
     .await;
     (endpoint, state)
@@ -109,8 +109,7 @@ async fn destinations(
 
 #[tokio::test]
 async fn a_cold_model_is_priced_and_waited_for_and_loads_once() {
-    let ((cheap, cheap_state), (dear, dear_state)) =
-        (cold_ollama(LOAD, says_hello).await, cold_ollama(LOAD, says_hello).await);
+    let ((cheap, cheap_state), (dear, dear_state)) = (cold_ollama(LOAD, 0).await, cold_ollama(LOAD, 0).await);
     let limits = "timeouts: {first_byte_ms: 200, first_token_ms: 300, load_ms: 20000}\n";
     let nodes = [ollama("cheap", &cheap, 1), ollama("dear", &dear, 2)];
     let router = Router::start(&nodes, &format!("{CHEAPEST_FIRST}{limits}")).await;
@@ -126,8 +125,12 @@ async fn a_cold_model_is_priced_and_waited_for_and_loads_once() {
     let loading = destinations(&router, "the load to be known", |shown| shown[0]["loading"] == true).await;
     assert_eq!(loading[1]["loading"], false);
     // Another one for the same model waits for the same load.
-    assert_eq!(router.chat(&ask("m")).await.text(), chat_body("m", "hello"));
+    let mut second = router.client().await;
+    second.post(CHAT, "", &ask("m")).await;
+    cheap.posts_reach(2).await;
+    cheap_state.lock().unwrap().may_answer.add_permits(2);
     assert_eq!(first.answer().await.text(), chat_body("m", "hello"));
+    assert_eq!(second.answer().await.text(), chat_body("m", "hello"));
 
     let count = |state: &Mutex<Ollama>| state.lock().unwrap().n_loads;
     assert_eq!((count(&cheap_state), count(&dear_state)), (1, 0));
@@ -143,7 +146,7 @@ async fn a_cold_model_is_priced_and_waited_for_and_loads_once() {
 
 #[tokio::test]
 async fn a_stream_from_a_cold_model_is_kept_alive_until_it_is_loaded() {
-    let (endpoint, _) = cold_ollama(LOAD, says_hello).await;
+    let (endpoint, _) = cold_ollama(LOAD, 1).await;
     let limits =
         "timeouts: {commit_after_ms: 100, first_byte_ms: 200, first_token_ms: 300, load_ms: 20000}\n";
     let router = Router::start(&[ollama("a", &endpoint, 1)], &format!("{CHEAPEST_FIRST}{limits}")).await;
@@ -158,7 +161,7 @@ async fn a_stream_from_a_cold_model_is_kept_alive_until_it_is_loaded() {
 
 #[tokio::test]
 async fn the_time_to_load_has_a_bound() {
-    let (endpoint, state) = cold_ollama(Duration::from_secs(3600), says_hello).await;
+    let (endpoint, state) = cold_ollama(Duration::from_secs(3600), 0).await;
     let limits = "timeouts: {first_byte_ms: 100, first_token_ms: 100, load_ms: 300}\n";
     let router = Router::start(&[ollama("a", &endpoint, 1)], &format!("{CHEAPEST_FIRST}{limits}")).await;
     destinations(&router, "it to be known as cold", |shown| shown[0]["loaded"] == false).await;
@@ -180,7 +183,7 @@ async fn a_model_that_is_loaded_has_no_time_to_load() {
         _ => vec![Step::WaitClientClose],
     })
     .await;
-    let (other, other_state) = cold_ollama(Duration::ZERO, says_hello).await;
+    let (other, other_state) = cold_ollama(Duration::ZERO, 1).await;
     let limits = "timeouts: {first_byte_ms: 200, load_ms: 60000}\n";
     let nodes = [ollama("slow", &slow, 1), ollama("other", &other, 2)];
     let router = Router::start(&nodes, &format!("{CHEAPEST_FIRST}{limits}")).await;
