@@ -168,6 +168,14 @@ impl EndpointPool {
         &self.timeouts
     }
 
+    /// The same endpoints, measured through TLS with these certificates to trust.
+    #[cfg(test)]
+    pub(super) fn measured_through(mut self, tls: rustls::ClientConfig) -> Self {
+        self.endpoints.iter_mut().for_each(|endpoint| endpoint.spec.scheme = Scheme::HTTPS);
+        self.tls = Arc::new(tls);
+        self
+    }
+
     /// How TLS is spoken with endpoints.
     pub(super) fn tls(&self) -> Arc<rustls::ClientConfig> {
         Arc::clone(&self.tls)

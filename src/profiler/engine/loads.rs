@@ -35,6 +35,8 @@ const fn load_rate(class: NodeClass) -> BytesPerSec {
 pub struct ModelLoad {
     /// Whether it is loaded; `None` where its engine does not tell.
     pub is_loaded: Option<bool>,
+    /// Share of it in the memory of an accelerator, 0 to 1, where it is loaded and its engine tells.
+    pub vram_share: Option<f64>,
     /// How long loading takes: measured, or what is expected of a model of its size.
     pub load: Seconds,
     /// Since when requests of this router wait for it to load.
@@ -66,6 +68,7 @@ struct Shared {
     states: Vec<Mutex<State>>,
     published: watch::Sender<Arc<[ModelLoad]>>,
     loaded: GaugeVec,
+    vram: GaugeVec,
     load: GaugeVec,
 }
 
@@ -75,6 +78,7 @@ struct State {
     /// When an answer last said that it is loaded; pages read before are older news.
     answered_at: Option<Instant>,
     size: Option<Bytes>,
+    vram_share: Option<f64>,
     measured: Option<Measured<Seconds>>,
     loading: Option<Loading>,
 }
@@ -90,6 +94,7 @@ impl State {
         let prior = || self.size.map_or(LOAD_PRIOR, |size| size.transfer_time(load_rate(class)));
         ModelLoad {
             is_loaded: self.is_loaded,
+            vram_share: self.vram_share,
             load: self.measured.map_or_else(prior, |measured| measured.value),
             loading_since: self.loading.map(|loading| loading.since),
         }
@@ -159,8 +164,14 @@ impl ModelLoads {
             registry.register(Box::new(gauge.clone()))?;
             Ok(gauge)
         };
-        let fresh =
-            || State { is_loaded: None, answered_at: None, size: None, measured: None, loading: None };
+        let fresh = || State {
+            is_loaded: None,
+            answered_at: None,
+            size: None,
+            vram_share: None,
+            measured: None,
+            loading: None,
+        };
         let published = destinations.iter().map(|d| fresh().shown(d.class)).collect();
         let shared = Shared {
             states: destinations.iter().map(|_| Mutex::new(fresh())).collect(),
@@ -169,6 +180,10 @@ impl ModelLoads {
             loaded: gauge(
                 "cema_model_loaded",
                 "Whether the engine has the destination's model loaded (1) or not (0), where it tells.",
+            )?,
+            vram: gauge(
+                "cema_model_vram_ratio",
+                "Share of the destination's loaded model in the memory of an accelerator, 0 to 1, where the engine tells.",
             )?,
             load: gauge(
                 "cema_model_load_seconds",
@@ -219,10 +234,12 @@ impl ModelLoads {
                 Some(reading) if state.answered_at.is_none_or(|at| at < reading.read_at) => {
                     let name = &destination.upstream_model;
                     state.is_loaded = Some(!is_cold(reading, name));
-                    state.size = reading.residence(name).and_then(|model| model.size).or(state.size);
+                    let residence = reading.residence(name);
+                    state.size = residence.and_then(|model| model.size).or(state.size);
+                    state.vram_share = residence.and_then(|model| model.vram_share);
                 }
                 Some(_) => {}
-                None => state.is_loaded = None,
+                None => (state.is_loaded, state.vram_share) = (None, None),
             });
         }
     }
@@ -242,15 +259,16 @@ impl ModelLoads {
                 next[d.idx()] = is;
                 *loads = next.into();
             });
-            let tells = |figure: f64| is.is_loaded.map(|_| figure);
-            show(
-                &self.shared.loaded,
-                destination.id.as_str(),
-                tells(f64::from(u8::from(is.is_loaded == Some(true)))),
-            );
-            show(&self.shared.load, destination.id.as_str(), tells(is.load.0));
+            self.show(destination.id.as_str(), &is);
         }
         outcome
+    }
+
+    fn show(&self, id: &str, load: &ModelLoad) {
+        let loaded = load.is_loaded.map(|is_loaded| f64::from(u8::from(is_loaded)));
+        show(&self.shared.loaded, id, loaded);
+        show(&self.shared.vram, id, load.vram_share);
+        show(&self.shared.load, id, load.is_loaded.map(|_| load.load.0));
     }
 }
 

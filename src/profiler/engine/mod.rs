@@ -164,10 +164,15 @@ impl EngineProfiler {
         let shared = &self.shared;
         shared.metrics.show(&shared.pool.spec(endpoint).name, reading.as_ref());
         shared.loads.observe(endpoint, reading.as_ref());
-        shared.readings.send_modify(|readings| {
+        shared.readings.send_if_modified(|readings| {
+            let was_silent = readings[endpoint.idx()].is_none();
+            if was_silent && reading.is_none() {
+                return false;
+            }
             let mut next = readings.to_vec();
             next[endpoint.idx()] = reading;
             *readings = next.into();
+            true
         });
     }
 }
