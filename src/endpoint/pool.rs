@@ -196,8 +196,8 @@ impl EndpointPool {
         key.into_iter().chain([spec.authority.as_str()]).chain(host)
     }
 
-    /// Posts a JSON body to where the endpoint takes calls of its kind. How fast it left is an [`Upload`] among
-    /// the extensions of the answer, where that could be seen.
+    /// Posts a JSON body to where the endpoint takes calls of its kind. How fast it left is in the extensions of the
+    /// answer ([`super::Upload`]), where that could be seen.
     ///
     /// # Errors
     /// No response head within the limits; nothing of an answer has been seen then.
