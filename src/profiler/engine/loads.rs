@@ -276,9 +276,9 @@ impl ModelLoads {
 mod tests {
     use std::time::Duration;
 
-    use super::super::reading::ModelResidence;
     use super::*;
     use crate::domain::fixture::destination;
+    use crate::profiler::engine::reading::ModelResidence;
 
     const D: DestinationOrd = DestinationOrd(0);
 
