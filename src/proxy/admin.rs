@@ -89,7 +89,6 @@ impl Admin {
                 "decode_tps": d.throughput.decode.0,
                 "batch_speedup": d.throughput.batch_speedup,
                 "loaded": load.is_loaded,
-                "vram_share": load.vram_share,
                 "loading": load.loading_since.is_some(),
                 "load_s": load.is_loaded.map(|_| load.load.0),
             })
