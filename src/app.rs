@@ -2,6 +2,7 @@
 
 pub mod agent;
 mod edge;
+mod profilers;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,10 +17,9 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::config::{Config, EndpointConfig, NodeConfig, ResponseModel};
-use crate::domain::{Availability, Destination};
+use crate::domain::Destination;
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::planning::{PlanParams, PlannerParams};
-use crate::profiler::node::{FleetHealth, HealthParams};
 use crate::profiler::power::{NodePower, PowerProfiler};
 use crate::profiler::quality::{
     DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
@@ -35,6 +35,8 @@ use crate::routing::{
 };
 use crate::scheduler::{Fleet, Scheduler, SchedulerParams};
 use crate::units::{Seconds, Tokens};
+
+use profilers::Profilers;
 
 /// Once the drain limit is over, clients have this long to be told so.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -68,14 +70,23 @@ impl App {
         let destinations: Arc<[Destination]> = config.fleet.destinations.clone().into();
         let specs = config.fleet.endpoints.iter().map(endpoint_spec).collect::<anyhow::Result<Vec<_>>>()?;
         let pool = Arc::new(EndpointPool::new(specs, timeouts(&config)).context("cannot set up TLS")?);
-        let health = FleetHealth::new(Arc::clone(&pool), health_params(&config), &registry)?;
+        let profilers = Profilers::new(&config, &pool, &destinations, &registry)?;
+        let health = profilers.health.clone();
         let quality = start_quality(&config, &destinations, &registry)?;
         let (policy, params) = scheduling(&config);
         let policy_name = policy.name();
         let fleet = Fleet { destinations: Arc::clone(&destinations), health: health.subscribe(), quality };
         let (scheduler, scheduler_task) = Scheduler::new(params, policy, fleet, &registry)?;
         let (power, meters) = PowerProfiler::new(node_power(&config), &destinations, &registry)?;
-        let world = World { pool: Arc::clone(&pool), health: health.clone(), power: power.clone() };
+        let loads = profilers.engines.loads().clone();
+        let paths = profilers.paths.clone();
+        let world = World {
+            pool: Arc::clone(&pool),
+            health: health.clone(),
+            loads: loads.clone(),
+            paths,
+            power: power.clone(),
+        };
         let (stop, force) = (CancellationToken::new(), CancellationToken::new());
         let give_up = force.child_token();
         let limits = ServeLimits { max_attempts: config.limits.max_attempts, give_up: give_up.clone() };
@@ -85,7 +96,7 @@ impl App {
         tasks.spawn(stop_aware(give_up.clone(), scheduler_task));
         health.probe_all().await;
         for ((_, spec), state) in pool.iter().zip(health.states().iter()) {
-            if *state != Availability::Ready {
+            if !state.takes_work() {
                 warn!(
                     endpoint = spec.name,
                     state = state.as_str(),
@@ -94,8 +105,9 @@ impl App {
             }
         }
         for (endpoint, _) in pool.iter() {
-            tasks.spawn(stop_aware(force.clone(), health.clone().watch_endpoint(endpoint)));
+            tasks.spawn(stop_aware(force.clone(), profilers.clone().watch_endpoint(endpoint)));
         }
+        tasks.spawn(stop_aware(force.clone(), profilers.watch_paths()));
         let readiness = Readiness { health, draining: stop.clone() };
         for meter in meters {
             tasks.spawn(stop_aware(force.clone(), meter.run()));
@@ -110,7 +122,7 @@ impl App {
             policy: policy_name,
             echo_model: config.response_model == ResponseModel::Echo,
         });
-        let admin = Admin::new(registry, scheduler, readiness, policy_name);
+        let admin = Admin::new(registry, scheduler, readiness, loads, policy_name);
         info!(
             listen = %listener.socket.local_addr()?,
             tls = listener.tls.is_some(),
@@ -287,11 +299,8 @@ fn timeouts(config: &Config) -> Timeouts {
         first_token: t.first_token,
         idle: t.idle,
         commit_after: t.commit_after,
+        load: t.load,
     }
-}
-
-fn health_params(config: &Config) -> HealthParams {
-    HealthParams { breaker: config.breaker, cooling: config.cooling, seed: config.routing.seed }
 }
 
 fn node_power(config: &Config) -> Vec<NodePower> {

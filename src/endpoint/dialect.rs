@@ -1,4 +1,5 @@
-//! What differs from one server software to the next: the one place that asks which `kind` it is.
+//! What differs from one server software to the next: with the engine profiler's pages, the one place that asks which
+//! `kind` it is.
 //!
 //! Health pages, the two things of a request that have to be said differently, and defaults. Everything
 //! else passes as the client wrote it: what an endpoint does not take, its own error says best (vLLM

@@ -400,7 +400,7 @@ impl Planner {
         let n_places =
             if has_waited { destination.max_inflight } else { destination.throughput.max_concurrency };
         // It may have gone out of service while the plan was made.
-        self.context.states[d.idx()].availability == Availability::Ready
+        self.context.states[d.idx()].availability.takes_work()
             && (self.ledger.inflight(d) as usize) + n_leaving < n_places as usize
     }
 

@@ -152,7 +152,7 @@ impl Demand<'_> {
             && self.fits(candidate)
             && self.is_placed(candidate)
             && self.is_good_enough(candidate)
-            && is_ready(candidate)
+            && takes_work(candidate)
             && self.is_untried(candidate)
     }
 
@@ -226,7 +226,7 @@ impl Demand<'_> {
             let predicted = before.iter().map(|(ord, ..)| quality_at(prediction, *ord));
             return NoDestination::QualityFloor { floor, best: predicted.fold(Quality::ZERO, Quality::max) };
         }
-        if let Some(before) = empties(&is_ready) {
+        if let Some(before) = empties(&takes_work) {
             return unavailable(&before);
         }
         NoDestination::AllTried { tried: left.len() }
@@ -250,8 +250,8 @@ fn quality_at(prediction: &Prediction, ord: DestinationOrd) -> Quality {
     prediction.quality.get(ord.idx()).copied().unwrap_or(Quality::ZERO)
 }
 
-fn is_ready((.., state): Candidate<'_>) -> bool {
-    state.availability == Availability::Ready
+fn takes_work((.., state): Candidate<'_>) -> bool {
+    state.availability.takes_work()
 }
 
 fn unavailable(candidates: &[Candidate<'_>]) -> NoDestination {

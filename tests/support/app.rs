@@ -8,7 +8,7 @@ use cema_router::app::{App, Stopper};
 use cema_router::config::Config;
 use tokio::task::JoinHandle;
 
-use super::answers::healthy;
+use super::answers::{healthy, json};
 use super::fake_endpoint::{FakeEndpoint, Recorded, Step};
 use super::in_time;
 use super::metrics::Metrics;
@@ -40,13 +40,13 @@ pub(crate) fn ask_stream(model: &str) -> String {
     format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"hi"}}],"stream":true}}"#)
 }
 
-/// A scripted endpoint that is healthy; `script` answers everything that is no health probe.
+/// A scripted endpoint that is healthy and has no page about its engine; `script` answers its calls.
 pub(crate) async fn llm(script: impl Fn(&Recorded) -> Vec<Step> + Send + Sync + 'static) -> FakeEndpoint {
-    FakeEndpoint::start(
-        move |request| {
-            if request.head.path() == "/health" { healthy() } else { script(request) }
-        },
-    )
+    FakeEndpoint::start(move |request| match (&*request.head.method(), &*request.head.path()) {
+        (_, "/health") => healthy(),
+        ("GET", "/metrics" | "/props" | "/slots" | "/api/ps" | "/api/tags") => json(404, "{}"),
+        _ => script(request),
+    })
     .await
 }
 
@@ -66,6 +66,7 @@ pub(crate) struct Node {
     endpoint: String,
     model: String,
     power: String,
+    network: &'static str,
 }
 
 /// A node called `name` whose endpoint serves the model `m` at `url`.
@@ -79,6 +80,8 @@ pub(crate) fn node(name: &str, url: impl Into<String>) -> Node {
         endpoint: String::new(),
         model,
         power: "{}".to_owned(),
+        // Connections that come and go would be in the way of tests that count them.
+        network: "{measure: off}",
     }
 }
 
@@ -112,6 +115,12 @@ impl Node {
         self
     }
 
+    /// The path to it is measured.
+    pub(crate) fn measured(mut self) -> Self {
+        self.network = "{measure: auto}";
+        self
+    }
+
     /// Further keys of its endpoint, in flow style, such as `api_key_env: ENDPOINT_KEY`.
     pub(crate) fn endpoint(mut self, keys: &str) -> Self {
         self.endpoint = format!(", {keys}");
@@ -138,8 +147,10 @@ pub(crate) fn config_text(nodes: &[Node], sections: &str) -> String {
         text.push_str("quality: {store: /nonexistent/quality}\n");
     }
     text.push_str("nodes:\n");
-    for Node { name, class, url, kind, endpoint, model, power } in nodes {
-        writeln!(text, "  - name: {name}\n    class: {class}\n    power: {power}\n    endpoints:").unwrap();
+    for Node { name, class, url, kind, endpoint, model, power, network } in nodes {
+        writeln!(text, "  - name: {name}\n    class: {class}\n    power: {power}\n    network: {network}")
+            .unwrap();
+        writeln!(text, "    endpoints:").unwrap();
         writeln!(text, "      - {{url: \"{url}\", kind: {kind}, models: [{model}]{endpoint}}}").unwrap();
     }
     text
