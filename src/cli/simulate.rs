@@ -3,7 +3,6 @@
 mod args;
 mod embeddings;
 mod prepare;
-mod progress;
 mod trace;
 
 use std::io::Write as _;
@@ -15,7 +14,7 @@ use anyhow::{Context, bail};
 pub use args::SimulateArgs;
 use args::{Format, Knowledge};
 use prepare::ProfileSource;
-use progress::Progress;
+use crate::cli::progress::Progress;
 
 use crate::config::Scenario;
 use crate::cpu_time::thread_cpu_time;

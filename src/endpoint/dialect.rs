@@ -89,6 +89,58 @@ impl EndpointKind {
         !matches!(self, Self::LlamaCpp)
     }
 
+    /// Whether `ignore_eos: true` makes it write as many tokens as it may.
+    #[must_use]
+    pub const fn takes_ignore_eos(self) -> bool {
+        matches!(self, Self::Vllm | Self::LlamaCpp)
+    }
+
+    /// Whether `cache_prompt: false` keeps earlier prompts from helping.
+    #[must_use]
+    pub const fn takes_cache_prompt(self) -> bool {
+        matches!(self, Self::LlamaCpp)
+    }
+
+    /// The page, from its root, that tells how many requests it runs at once.
+    #[must_use]
+    pub const fn slots_path(self) -> Option<&'static str> {
+        match self {
+            Self::LlamaCpp => Some("/props"),
+            Self::Vllm | Self::Ollama | Self::OpenAi => None,
+        }
+    }
+
+    /// Reads that page; `None` where it does not say.
+    #[must_use]
+    pub fn read_slots(body: &Bytes) -> Option<u32> {
+        json::member(text(body)?, "total_slots")?.get().parse().ok().filter(|slots| *slots > 0)
+    }
+
+    /// The page, from its root, that tells which models are in memory, of a server that loads one when it is asked
+    /// for. Asking for the page loads none.
+    #[must_use]
+    pub const fn loaded_models_path(self) -> Option<&'static str> {
+        match self {
+            Self::Ollama => Some("/api/ps"),
+            Self::Vllm | Self::LlamaCpp | Self::OpenAi => None,
+        }
+    }
+
+    /// Reads that page: whether `model` is in memory. `None` where it does not say. Ollama adds `:latest` to a name
+    /// without a tag.
+    #[must_use]
+    pub fn read_loaded(body: &Bytes, model: &str) -> Option<bool> {
+        let models = json::member(text(body)?, "models")?;
+        let mut is_loaded = false;
+        let same = |name: &str| name == model || name.strip_suffix(":latest") == Some(model);
+        json::elements(models.get(), |entry| {
+            let name = json::member(entry.get(), "name").and_then(|name| json::string(name.get()));
+            is_loaded |= name.is_some_and(|name| same(&name));
+        })
+        .ok()?;
+        Some(is_loaded)
+    }
+
     /// Rewrites what the server would misunderstand; every other byte stays. `wants_usage` = the answer is
     /// a stream and its tokens are to be counted.
     #[must_use]
@@ -178,6 +230,17 @@ mod tests {
     fn prepared(kind: EndpointKind, body: &str, wants_usage: bool) -> (String, bool) {
         let prepared = kind.prepare(Bytes::copy_from_slice(body.as_bytes()), wants_usage);
         (String::from_utf8(prepared.body.to_vec()).unwrap(), prepared.asks_for_usage)
+    }
+
+    #[test]
+    fn pages_of_slots_and_loaded_models_are_read() {
+        let slots = |body: &'static str| EndpointKind::read_slots(&Bytes::from_static(body.as_bytes()));
+        assert_eq!(slots(r#"{"total_slots":4,"model_alias":"m"}"#), Some(4));
+        assert_eq!([slots("{}"), slots(r#"{"total_slots":0}"#), slots("<html>")], [None; 3]);
+        let ps = Bytes::from_static(br#"{"models":[{"name":"qwen2.5:1.5b"},{"name":"smol:latest","size":1}]}"#);
+        let loaded = |model| EndpointKind::read_loaded(&ps, model);
+        assert_eq!(["qwen2.5:1.5b", "smol", "qwen2.5"].map(loaded), [Some(true), Some(true), Some(false)]);
+        assert_eq!(EndpointKind::read_loaded(&Bytes::from_static(b"[]"), "m"), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 
 use super::embeddings::embed_all;
-use super::progress::Progress;
+use crate::cli::progress::Progress;
 use super::trace::{Trace, TraceRow};
 use crate::config::{Scenario, UnirouteErrors};
 use crate::domain::{Capabilities, Constraints, ModelTarget, Prediction, QualitySource, RoutingRequest};
