@@ -76,9 +76,9 @@ impl std::iter::Sum for Volume {
 impl Course {
     /// One volume for each warm-up request.
     pub(super) fn warm_ups() -> impl Iterator<Item = (usize, Volume)> {
-        PromptSizer::WARM_UP_WORDS.into_iter().map(|n_words| {
-            (n_words, Volume::of(1, PromptSizer::warm_up_tokens_max(n_words), WARM_UP_TOKENS))
-        })
+        PromptSizer::WARM_UP_WORDS
+            .into_iter()
+            .map(|n_words| (n_words, Volume::of(1, PromptSizer::warm_up_tokens_max(n_words), WARM_UP_TOKENS)))
     }
 
     /// A single request with a prompt of up to `prompt_tokens`.
@@ -94,7 +94,8 @@ impl Course {
     /// Everything it sends at most: less where the ladder ends early or a server fails.
     #[must_use]
     pub fn volume(&self) -> Volume {
-        let singles = self.prompt_tokens.iter().map(|length| Volume::of(self.repeats, *length, self.completion_tokens));
+        let singles =
+            self.prompt_tokens.iter().map(|length| Volume::of(self.repeats, *length, self.completion_tokens));
         let shortest = self.prompt_tokens.first().copied().unwrap_or_default();
         let ladder = Volume::of(self.ladder_requests(), shortest, self.completion_tokens);
         Self::warm_ups().map(|(_, volume)| volume).chain(singles).chain([ladder]).sum()
@@ -106,8 +107,11 @@ impl Course {
         let service = |prompt: u32| {
             believed.service_time(Tokens(f64::from(prompt)), Tokens(f64::from(self.completion_tokens)))
         };
-        let singles: Seconds =
-            self.prompt_tokens.iter().map(|length| Seconds(f64::from(self.repeats) * service(*length).get())).sum();
+        let singles: Seconds = self
+            .prompt_tokens
+            .iter()
+            .map(|length| Seconds(f64::from(self.repeats) * service(*length).get()))
+            .sum();
         let first = service(self.prompt_tokens.first().copied().unwrap_or_default()).get();
         let rung = |c: u32| {
             let requests = f64::from(c) * f64::from(ladder::rounds(c));
@@ -123,7 +127,9 @@ pub struct Allowance(Mutex<Volume>);
 
 /// The allowance is used up: prompts came out longer than planned.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("what was announced has been sent, the server counts more tokens than expected; measured is what came until then")]
+#[error(
+    "what was announced has been sent, the server counts more tokens than expected; measured is what came until then"
+)]
 pub struct UsedUp;
 
 impl Allowance {
@@ -151,7 +157,8 @@ impl Allowance {
     /// What was taken as `planned` was really `actual`: what that is more is taken too.
     pub fn settle(&self, planned: Volume, actual: Volume) {
         let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let further = |left: u64, planned: u64, actual: u64| left.saturating_sub(actual.saturating_sub(planned));
+        let further =
+            |left: u64, planned: u64, actual: u64| left.saturating_sub(actual.saturating_sub(planned));
         left.prompt_tokens = further(left.prompt_tokens, planned.prompt_tokens, actual.prompt_tokens);
         left.completion_tokens =
             further(left.completion_tokens, planned.completion_tokens, actual.completion_tokens);
@@ -186,8 +193,7 @@ mod tests {
 
     #[test]
     fn the_cost_is_that_of_all_requests() {
-        let price =
-            Price { prompt_usd_per_mtok: 1.0, completion_usd_per_mtok: 2.0, request: Usd(0.001) };
+        let price = Price { prompt_usd_per_mtok: 1.0, completion_usd_per_mtok: 2.0, request: Usd(0.001) };
         // 0.001 + 0.001 for tokens, 0.003 for three requests.
         let volume = Volume { requests: 3, prompt_tokens: 1_000, completion_tokens: 500 };
         assert!((volume.cost(&price).get() - 0.005).abs() < 1e-12);

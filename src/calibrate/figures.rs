@@ -78,7 +78,8 @@ impl Figures {
     #[must_use]
     pub fn of(measured: &Measured) -> Self {
         let spread = |of: &dyn Fn(&Sample) -> Option<TokensPerSec>| {
-            let values: Vec<f64> = measured.singles.iter().filter_map(|s| of(s).map(TokensPerSec::get)).collect();
+            let values: Vec<f64> =
+                measured.singles.iter().filter_map(|s| of(s).map(TokensPerSec::get)).collect();
             Spread::of(&values)
         };
         let prefill = PrefillFit::of(&measured.singles);

@@ -166,9 +166,9 @@ fn line(text: &mut String, indent: usize, content: fmt::Arguments<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::PrefillFit;
     use super::super::fit::Spread;
     use super::super::ladder::{Ending, LadderFit};
-    use super::super::PrefillFit;
     use super::*;
     use crate::units::TokensPerSec;
 

@@ -95,7 +95,16 @@ pub fn fit(rungs: &[Rung], reported_slots: Option<u32>) -> Option<LadderFit> {
     // With more clients than slots the engine ran its slots.
     let batch = good.iter().find(|rung| rung.concurrency >= max_concurrency)?.aggregate();
     let batch_speedup = (batch.get() / serial.get()).clamp(1.0, f64::from(max_concurrency));
-    Some(LadderFit { serial, best, batch, knee, slots, max_concurrency, batch_speedup, ending: ending(rungs) })
+    Some(LadderFit {
+        serial,
+        best,
+        batch,
+        knee,
+        slots,
+        max_concurrency,
+        batch_speedup,
+        ending: ending(rungs),
+    })
 }
 
 /// A limit of the engine's own, where the highest rung shows one: answers ran fewer at once than there were clients,
@@ -149,7 +158,8 @@ mod tests {
     #[test]
     fn a_limit_of_the_engine_shows_as_waiting_without_gain() {
         // Three slots: with four clients three run at once, with eight as well.
-        let rungs = [rung(1, 20.0, 1, 0.5), rung(2, 36.0, 2, 0.5), rung(4, 48.0, 3, 0.5), rung(8, 49.0, 3, 4.0)];
+        let rungs =
+            [rung(1, 20.0, 1, 0.5), rung(2, 36.0, 2, 0.5), rung(4, 48.0, 3, 0.5), rung(8, 49.0, 3, 4.0)];
         let fit = fit(&rungs, None).unwrap();
         assert_eq!((fit.knee, fit.slots, fit.max_concurrency), (4, Some(3), 3));
         assert!((fit.batch_speedup - 2.4).abs() < 1e-9, "{fit:?}");
@@ -169,7 +179,10 @@ mod tests {
         rungs[2].failures = 1;
         let fit = fit(&rungs, None).unwrap();
         assert_eq!((fit.max_concurrency, fit.ending), (2, Ending::Failed));
-        assert!((fit.batch_speedup - 2.0).abs() < 1e-9, "44 / 20 is more than two requests can gain: {fit:?}");
+        assert!(
+            (fit.batch_speedup - 2.0).abs() < 1e-9,
+            "44 / 20 is more than two requests can gain: {fit:?}"
+        );
         assert_eq!(super::fit(&[], None), None);
     }
 }

@@ -79,7 +79,8 @@ pub async fn measure(
         let host = spec.authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let is_tls = spec.scheme == Scheme::HTTPS;
         let port = spec.authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-        let mut found = lookup_host((host.as_str(), port)).await.map_err(|e| ConnectError::Resolve(host.clone(), e))?;
+        let mut found =
+            lookup_host((host.as_str(), port)).await.map_err(|e| ConnectError::Resolve(host.clone(), e))?;
         let address = found.next().ok_or_else(|| ConnectError::NoAddress(host.clone()))?;
         for n in 0..count {
             if n > 0 {
@@ -89,7 +90,8 @@ pub async fn measure(
             let stream = within(limit, TcpStream::connect(address)).await?.map_err(ConnectError::Connect)?;
             connects.tcp.push(Seconds(began.elapsed().as_secs_f64()));
             if is_tls {
-                let name = ServerName::try_from(host.clone()).map_err(|e| ConnectError::Tls(std::io::Error::other(e)))?;
+                let name = ServerName::try_from(host.clone())
+                    .map_err(|e| ConnectError::Tls(std::io::Error::other(e)))?;
                 let began = Instant::now();
                 let shaking = TlsConnector::from(Arc::clone(tls)).connect(name, stream);
                 within(limit, shaking).await?.map_err(ConnectError::Tls)?;
@@ -117,7 +119,10 @@ mod tests {
         let times: Vec<_> = (1..=21).map(|n| Seconds(f64::from(n) / 1e3)).collect();
         let spread = TimeSpread::of(&times).unwrap();
         let close = |a: Seconds, ms: f64| (a.get() * 1e3 - ms).abs() < 1e-9;
-        assert!(close(spread.min, 1.0) && close(spread.median, 11.0) && close(spread.p95, 20.0), "{spread:?}");
+        assert!(
+            close(spread.min, 1.0) && close(spread.median, 11.0) && close(spread.p95, 20.0),
+            "{spread:?}"
+        );
         assert_eq!(TimeSpread::of(&[]), None);
     }
 }

@@ -5,12 +5,12 @@ use rand_chacha::ChaCha8Rng;
 
 /// Short common words: one token each with most tokenizers.
 const WORDS: [&str; 64] = [
-    "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state",
-    "family", "student", "group", "country", "problem", "hand", "part", "place", "case", "week", "company", "system",
-    "program", "question", "work", "number", "night", "point", "home", "water", "room", "mother", "area", "money",
-    "story", "fact", "month", "lot", "right", "study", "book", "eye", "job", "word", "business", "issue", "side",
-    "kind", "head", "house", "service", "friend", "father", "power", "hour", "game", "line", "end", "member", "law",
-    "car",
+    "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school",
+    "state", "family", "student", "group", "country", "problem", "hand", "part", "place", "case", "week",
+    "company", "system", "program", "question", "work", "number", "night", "point", "home", "water", "room",
+    "mother", "area", "money", "story", "fact", "month", "lot", "right", "study", "book", "eye", "job",
+    "word", "business", "issue", "side", "kind", "head", "house", "service", "friend", "father", "power",
+    "hour", "game", "line", "end", "member", "law", "car",
 ];
 
 /// Asked of the model after the words, so that it does not stop early where it may.
@@ -62,10 +62,15 @@ impl PromptSizer {
     /// Words that make at most `tokens`; `None` where even the fewest make more, or nothing is known yet.
     pub(super) fn words_for(&self, tokens: u32) -> Option<usize> {
         let [(fewest, at_fewest), (most, at_most)] = self.seen?;
-        let per_word = (at_most as f64 - at_fewest as f64) / (most.checked_sub(fewest).filter(|n| *n > 0)? as f64);
+        let per_word =
+            (at_most as f64 - at_fewest as f64) / (most.checked_sub(fewest).filter(|n| *n > 0)? as f64);
         let overhead = at_fewest as f64 - per_word * fewest as f64;
         let words = ((1.0 - MARGIN) * f64::from(tokens) - overhead) / per_word.max(0.25);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be small and positive")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "checked to be small and positive"
+        )]
         (words >= WORDS_MIN as f64).then(|| words as usize)
     }
 }

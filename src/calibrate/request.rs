@@ -45,7 +45,9 @@ pub(super) enum AskError {
     InBand(String),
     #[error("the answer had no content")]
     Empty,
-    #[error("the server does not count tokens in streams (`stream_options.include_usage`), so there is nothing to measure by")]
+    #[error(
+        "the server does not count tokens in streams (`stream_options.include_usage`), so there is nothing to measure by"
+    )]
     NoCounts,
 }
 
@@ -109,7 +111,9 @@ pub(super) async fn ask(target: Target<'_>, prompt: &str, max_tokens: u64) -> Re
         match timeout_at(limit, body.frame()).await {
             Err(_) => return Err(AskError::Silent(waited())),
             Ok(Some(Err(error))) => return Err(AskError::Broken(error.into())),
-            Ok(Some(Ok(frame))) => frame.data_ref().into_iter().for_each(|data| reading.push(data, Instant::now())),
+            Ok(Some(Ok(frame))) => {
+                frame.data_ref().into_iter().for_each(|data| reading.push(data, Instant::now()))
+            }
             Ok(None) => break,
         }
     }
@@ -151,12 +155,17 @@ impl Reading {
         });
     }
 
-    fn into_sample(self, sent: Seconds, since_epoch: impl Fn(Instant) -> Seconds) -> Result<Sample, AskError> {
+    fn into_sample(
+        self,
+        sent: Seconds,
+        since_epoch: impl Fn(Instant) -> Seconds,
+    ) -> Result<Sample, AskError> {
         if let Some(error) = self.error {
             return Err(AskError::InBand(error));
         }
         let (Some(first), Some(last)) = (self.first, self.last) else { return Err(AskError::Empty) };
-        let counted = self.usage.or(self.timed).filter(|usage| usage.prompt_tokens > 0).ok_or(AskError::NoCounts)?;
+        let counted =
+            self.usage.or(self.timed).filter(|usage| usage.prompt_tokens > 0).ok_or(AskError::NoCounts)?;
         Ok(Sample {
             prompt_tokens: counted.prompt_tokens.saturating_sub(counted.cached_tokens),
             cached_tokens: counted.cached_tokens,

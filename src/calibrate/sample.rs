@@ -170,8 +170,11 @@ mod tests {
     #[test]
     fn a_rung_counts_tokens_over_its_wall_time_and_what_ran_at_once() {
         // Three clients of two slots: the third begins when the first is over.
-        let samples =
-            vec![sample(8, 10, [0.0, 0.5, 2.0]), sample(8, 10, [0.0, 0.5, 2.5]), sample(8, 10, [0.0, 2.0, 4.0])];
+        let samples = vec![
+            sample(8, 10, [0.0, 0.5, 2.0]),
+            sample(8, 10, [0.0, 0.5, 2.5]),
+            sample(8, 10, [0.0, 2.0, 4.0]),
+        ];
         let rung = Rung { concurrency: 3, samples, failures: 0 };
         assert!((rung.aggregate().get() - 7.5).abs() < 1e-12);
         assert_eq!(rung.running_max(), 2);

@@ -96,7 +96,9 @@ impl Run<'_> {
             if self.sizer.words_for(*length).is_some() {
                 lengths.push(*length);
             } else {
-                measured.notes.push(format!("{length} prompt tokens are fewer than its chat template leaves room for"));
+                measured
+                    .notes
+                    .push(format!("{length} prompt tokens are fewer than its chat template leaves room for"));
                 self.skip(u64::from(course.repeats));
             }
         }

@@ -237,7 +237,8 @@ mod tests {
         let slots = |body: &'static str| EndpointKind::read_slots(&Bytes::from_static(body.as_bytes()));
         assert_eq!(slots(r#"{"total_slots":4,"model_alias":"m"}"#), Some(4));
         assert_eq!([slots("{}"), slots(r#"{"total_slots":0}"#), slots("<html>")], [None; 3]);
-        let ps = Bytes::from_static(br#"{"models":[{"name":"qwen2.5:1.5b"},{"name":"smol:latest","size":1}]}"#);
+        let ps =
+            Bytes::from_static(br#"{"models":[{"name":"qwen2.5:1.5b"},{"name":"smol:latest","size":1}]}"#);
         let loaded = |model| EndpointKind::read_loaded(&ps, model);
         assert_eq!(["qwen2.5:1.5b", "smol", "qwen2.5"].map(loaded), [Some(true), Some(true), Some(false)]);
         assert_eq!(EndpointKind::read_loaded(&Bytes::from_static(b"[]"), "m"), None);

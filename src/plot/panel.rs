@@ -206,7 +206,8 @@ fn draw_lines(svg: &mut Svg, lines: &[Line], frame: &Frame, x_axis: XAxis) {
                 svg.polyline(&at, line.colour, if is_strong { 2.6 } else { 1.6 });
             }
             if line.marks != Marks::Stroke {
-                at.iter().for_each(|point| svg.circle(*point, if is_strong { 4.0 } else { 3.0 }, line.colour));
+                at.iter()
+                    .for_each(|point| svg.circle(*point, if is_strong { 4.0 } else { 3.0 }, line.colour));
             }
         }
     }

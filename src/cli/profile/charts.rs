@@ -31,8 +31,13 @@ fn chart(row: &Row<'_>) -> Option<Chart> {
         legend: legend.map(|(name, colour)| (name.to_owned(), colour)).to_vec(),
         width: 900.0,
     };
-    let name: String =
-        row.destination.id.as_str().chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
+    let name: String = row
+        .destination
+        .id
+        .as_str()
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' })
+        .collect();
     Some(Chart { file_name: format!("throughput-{name}.svg"), svg: figure.draw() })
 }
 
@@ -41,7 +46,9 @@ fn note(row: &Row<'_>) -> String {
     let parts = [
         figures.prefill.map(|fit| format!("prefill {:.1} tokens/s", fit.speed.get())),
         figures.decode.map(|decode| format!("decode {:.1} tokens/s alone", decode.median)),
-        figures.ladder.map(|fit| format!("{:.2} times that at {} at once", fit.batch_speedup, fit.max_concurrency)),
+        figures
+            .ladder
+            .map(|fit| format!("{:.2} times that at {} at once", fit.batch_speedup, fit.max_concurrency)),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

@@ -91,9 +91,19 @@ mod tests {
             duration: Seconds(80.0),
         };
         let text = announced(&[one("a/m", 0.0), one("b/m", 0.012)], false);
-        assert!(text.contains("a/m: 10 requests, 900 prompt and 320 completion tokens, about 80 s\n"), "{text}");
-        assert!(text.contains("b/m: 10 requests, 900 prompt and 320 completion tokens, about 80 s, 0.0120 USD\n"));
-        assert!(text.contains("together: 20 requests, 1800 prompt and 640 completion tokens, about 3 min, 0.0120 USD, one"));
-        assert!(announced(&[one("a/m", 0.0), one("b/m", 0.0)], true).contains("about 80 s, all destinations at once"));
+        assert!(
+            text.contains("a/m: 10 requests, 900 prompt and 320 completion tokens, about 80 s\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("b/m: 10 requests, 900 prompt and 320 completion tokens, about 80 s, 0.0120 USD\n")
+        );
+        assert!(text.contains(
+            "together: 20 requests, 1800 prompt and 640 completion tokens, about 3 min, 0.0120 USD, one"
+        ));
+        assert!(
+            announced(&[one("a/m", 0.0), one("b/m", 0.0)], true)
+                .contains("about 80 s, all destinations at once")
+        );
     }
 }

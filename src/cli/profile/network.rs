@@ -85,7 +85,13 @@ fn tell(
         // Endpoints of one node share its path: the first one reached stands for it.
         if entries.iter().all(|entry| *entry.node != *endpoint.node) {
             let (authority, n) = (spec.authority.as_str(), connects.tcp.len());
-            entries.push(NetworkEntry { node: &endpoint.node, authority, tcp, n, tls: TimeSpread::of(&connects.tls) });
+            entries.push(NetworkEntry {
+                node: &endpoint.node,
+                authority,
+                tcp,
+                n,
+                tls: TimeSpread::of(&connects.tls),
+            });
         }
     }
     let yaml = fragment::network(&today(), &entries);

@@ -28,7 +28,9 @@ fn paragraph(row: &Row<'_>) -> String {
     lines.push(match figures.prefill {
         Some(fit) => prefill_line(&fit, figures.server_prefill),
         None if measured.singles.is_empty() => "  prefill      not measured".to_owned(),
-        None => "  prefill      too fast or too uneven to tell: give longer prompts or more --repeats".to_owned(),
+        None => {
+            "  prefill      too fast or too uneven to tell: give longer prompts or more --repeats".to_owned()
+        }
     });
     lines.push(match figures.decode {
         Some(Spread { median, low, high, n }) => format!(
@@ -46,7 +48,11 @@ fn paragraph(row: &Row<'_>) -> String {
         before = Some(rung);
     }
     lines.extend(figures.ladder.map(|fit| ladder_line(&fit)));
-    lines.extend(figures.cold_load.map(|load| format!("  loading      {:8.1} s, before the first request", load.get())));
+    lines.extend(
+        figures
+            .cold_load
+            .map(|load| format!("  loading      {:8.1} s, before the first request", load.get())),
+    );
     lines.extend(measured.notes.iter().map(|note| format!("  note: {note}")));
     lines.extend(measured.failure.iter().map(|failure| format!("  FAILED: {failure}")));
     lines.join("\n") + "\n"

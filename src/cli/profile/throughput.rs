@@ -174,7 +174,10 @@ async fn task<'a>(
         }
     }
     if prompt_tokens.is_empty() {
-        bail!("no prompt length fits the context of {}; give shorter ones with --prompt-tokens", destination.id);
+        bail!(
+            "no prompt length fits the context of {}; give shorter ones with --prompt-tokens",
+            destination.id
+        );
     }
     let max_concurrency = match args.max_concurrency {
         Some(max) => max,
@@ -271,7 +274,8 @@ fn tell(args: &ThroughputArgs, config: &Config, rows: &[Row<'_>], progress: &Pro
         _ => {}
     }
     if let Some(folder) = &args.plot {
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make folder {}", folder.display()))?;
         for chart in charts::throughput(rows) {
             let path = folder.join(chart.file_name);
             write_file(&path, &chart.svg)?;
