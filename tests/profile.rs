@@ -1,6 +1,11 @@
 //! `profile`: against engines of exactly known speed over real sockets the figures come out; nothing is sent without
 //! consent, and never more than announced.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers outside #[test] functions fail the test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers outside #[test] functions fail the test"
+)]
 
 #[expect(dead_code, reason = "shared by all socket tests")]
 mod support;

@@ -100,8 +100,8 @@ impl Figures {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample::testing::{rung, sample};
     use super::*;
+    use crate::calibrate::sample::testing::{rung, sample};
 
     /// A prompt at 500 tokens/s after 0.2 s, 21 tokens at 40 tokens/s.
     fn single(prompt: u64, sent: f64) -> Sample {

@@ -166,10 +166,10 @@ fn line(text: &mut String, indent: usize, content: fmt::Arguments<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::PrefillFit;
-    use super::super::fit::Spread;
-    use super::super::ladder::{Ending, LadderFit};
     use super::*;
+    use crate::calibrate::PrefillFit;
+    use crate::calibrate::fit::Spread;
+    use crate::calibrate::ladder::{Ending, LadderFit};
     use crate::units::TokensPerSec;
 
     fn figures() -> Figures {

@@ -119,8 +119,8 @@ fn slots_seen(rungs: &[&Rung]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample::testing::rung;
     use super::*;
+    use crate::calibrate::sample::testing::rung;
 
     #[test]
     fn concurrency_doubles_up_to_the_limit() {

@@ -71,7 +71,7 @@ impl PromptSizer {
             clippy::cast_sign_loss,
             reason = "checked to be small and positive"
         )]
-        (words >= WORDS_MIN as f64).then(|| words as usize)
+        (words >= WORDS_MIN as f64).then_some(words as usize)
     }
 }
 
