@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -54,6 +55,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--max-tokens", default="16,32,64", help="limits of answers, one drawn for each request")
     parser.add_argument("--prompt-tokens", default="64,128,224", help="prompt lengths of the calibration")
     parser.add_argument("--repeats", type=int, default=3, help="calibration requests of each length")
+    parser.add_argument("--pilot", type=int, default=60, help="prompts asked beforehand to learn how long answers get")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--skip-defaults", action="store_true", help="leave out the run without calibration")
     parser.add_argument("--defaults-load", default="0.6", help="load of the run without calibration")
@@ -101,8 +103,8 @@ def run(args: argparse.Namespace, out: Path, shares: Shares, children: Children)
     bare = config_text((listen, admin), urls, args.routing, {})
     (out / "config-defaults.yaml").write_text(bare)
     say("calibrating, all three at the same time")
-    command = [router_program, "profile", "network", "--config", out / "config-defaults.yaml", "--out", out / "network.yaml"]
-    check(command)
+    command = [router_program, "profile", "network", "--config", out / "config-defaults.yaml", "--format", "json"]
+    paths = {row["endpoint"]: row["tcp"] for row in json.loads(check(command))["endpoints"]}
     command = [router_program, "profile", "throughput", "--config", out / "config-defaults.yaml", "--together", "--yes"]
     command += ["--prompt-tokens", args.prompt_tokens, "--completion-tokens", "32", "--repeats", str(args.repeats)]
     command += ["--out", out / "throughput.yaml", "--plot", out, "--format", "json"]
@@ -112,6 +114,8 @@ def run(args: argparse.Namespace, out: Path, shares: Shares, children: Children)
     incomplete = [name for name, row in figures.items() if not (row["prefill"] and row["decode_tps"] and row["ladder"])]
     if incomplete:
         raise DemoError(f"the calibration of {', '.join(incomplete)} is incomplete: see {out / 'measured.json'}")
+    for shape in FLEET:
+        figures[f"{shape.node}/{shape.model}"]["rtt_ms"] = 1e3 * paths[shape.node]["median_s"]
     (out / "config.yaml").write_text(config_text((listen, admin), urls, args.routing, figures))
 
     ask = [accuracy, "--router", f"http://127.0.0.1:{listen}", "--admin", f"http://127.0.0.1:{admin}"]
@@ -119,13 +123,16 @@ def run(args: argparse.Namespace, out: Path, shares: Shares, children: Children)
     ask += ["--max-tokens", args.max_tokens, "--requests", str(args.requests)]
     for shape, url in urls.items():
         ask += ["--server", f"{shape.node}/{shape.model}={url}"]
+    say("a pilot straight to the servers: how long real prompts and answers are")
+    (out / "pilot.json").write_text(check([*ask, "--pilot", str(args.pilot), "--profile", out / "profile.jsonl"]))
+    shutil.rmtree(out / "store", ignore_errors=True)
+    check([router_program, "quality", "import", "--store", out / "store", "--trace", out / "profile.jsonl"])
+    ask += ["--pilot-of", out / "pilot.json", "--pilot", str(args.pilot)]
     say(f"real prompts at {args.loads} of the capacity, {args.requests} each")
     tables = [with_router(children, router_program, out, "config.yaml", (listen, [*ask, "--loads", args.loads]))]
     if not args.skip_defaults:
         say("the same with a router that knows no speeds")
-        pilot = json.loads((out / "calibrated.json").read_text())["pilot"]
-        means = f"{pilot['prompt_tokens']},{pilot['completion_tokens']}"
-        command = [*ask, "--label", "defaults", "--loads", args.defaults_load, "--mean-tokens", means]
+        command = [*ask, "--label", "defaults", "--loads", args.defaults_load]
         tables.append(with_router(children, router_program, out, "config-defaults.yaml", (listen, command)))
     summary = "\n".join([about(shares), calibration_table(figures), *tables])
     (out / "summary.md").write_text(summary)
@@ -168,7 +175,8 @@ def config_text(own: tuple[int, int], urls: dict[Shape, str], routing: str, figu
     """A configuration of the fleet, with the measured figures where there are any."""
     listen, admin = own
     lines = [f"listen: 127.0.0.1:{listen}", f"admin_listen: 127.0.0.1:{admin}", f"routing: {routing}"]
-    lines += ["quality: {store: ./none}", "nodes:"]
+    # Without figures it knows nothing of answer lengths either.
+    lines += [f"quality: {{store: ./{'store' if figures else 'none'}}}", "nodes:"]
     for shape, url in urls.items():
         model = f"name: {shape.model}, parameters_b: 0.135, context_tokens: {CTX_PER_SLOT_TOKENS}"
         found = figures.get(f"{shape.node}/{shape.model}")
@@ -179,7 +187,8 @@ def config_text(own: tuple[int, int], urls: dict[Shape, str], routing: str, figu
                 f"batch_speedup: {ladder['batch_speedup']:.3f}, max_concurrency: {ladder['max_concurrency']}}}"
             )
         lines.append(f"  - name: {shape.node}")
-        lines.append("    network: {rtt_ms: 0.1}")
+        if found:
+            lines.append(f"    network: {{rtt_ms: {found['rtt_ms']:.3f}}}")
         lines.append(f'    endpoints: [{{url: "{url}", kind: llamacpp, models: [{{{model}}}]}}]')
     return "\n".join(lines) + "\n"
 

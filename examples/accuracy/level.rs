@@ -2,53 +2,18 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
-use futures_util::future::join_all;
+use anyhow::Context;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use crate::client::{Answer, Base};
+use crate::client::Base;
 use crate::measured::Server;
 use crate::prompts::Asked;
 use crate::sampling::{Samples, sample};
 use crate::truth::{Sent, outstanding};
-
-/// Mean sizes of real requests.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Pilot {
-    pub(crate) prompt_tokens: f64,
-    pub(crate) completion_tokens: f64,
-    /// Requests they are the means of; 0 = given.
-    pub(crate) n: usize,
-}
-
-/// Sends `asked` straight to the servers, a client per slot, and takes the means.
-pub(crate) async fn pilot(servers: &[Server], asked: Vec<Asked>) -> anyhow::Result<Pilot> {
-    eprintln!("pilot: {} requests straight to the servers", asked.len());
-    let queue = std::cell::RefCell::new(asked);
-    let client = async |server: &Server| {
-        let mut answers = Vec::new();
-        loop {
-            let next = queue.borrow_mut().pop();
-            let Some(one) = next else { return anyhow::Ok(answers) };
-            answers.push(server.url.chat("any", &one.prompt, one.max_tokens).await?);
-        }
-    };
-    let clients = servers.iter().flat_map(|server| (0..server.slots).map(move |_| server));
-    let answers = join_all(clients.map(client)).await.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
-    let answers: Vec<Answer> = answers.into_iter().flatten().collect();
-    let n = answers.len();
-    ensure!(n > 0, "the pilot has no answers");
-    let mean = |of: fn(&Answer) -> u64| answers.iter().map(|a| of(a) as f64).sum::<f64>() / n as f64;
-    Ok(Pilot {
-        prompt_tokens: mean(|a| a.prompt_tokens),
-        completion_tokens: mean(|a| a.completion_tokens),
-        n,
-    })
-}
 
 /// A load.
 #[derive(Debug, Clone, Copy)]

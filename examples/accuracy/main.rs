@@ -16,6 +16,7 @@
 //!   last token. Error = (predicted − actual) / actual.
 //! - *Capacity*: requests a second that all servers together finish at their measured speeds, `Σ k_d / s_d` with `s_d` the
 //!   service time of the mean prompt and completion; those means come from a pilot sent straight to the servers.
+//!   Its answer lengths can fill the router's quality store (`--profile`), so that it knows how long answers get.
 //! - *Backlog*: `cema_backlog_seconds` against the true outstanding work of each server, both sampled together. See
 //!   `truth.rs`. Error = Σ |backlog − truth| / Σ truth over samples and servers.
 #![expect(
@@ -27,6 +28,7 @@
 mod client;
 mod level;
 mod measured;
+mod pilot;
 mod prompts;
 mod report;
 mod sampling;
@@ -36,12 +38,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use clap::Parser;
 
 use client::Base;
-use level::{Level, Pilot};
+use level::Level;
 use measured::servers;
+use pilot::Pilot;
 use prompts::Prompts;
 
 #[derive(Debug, Parser)]
@@ -77,12 +80,15 @@ struct Args {
     /// Shares of the capacity.
     #[arg(long, value_delimiter = ',', default_value = "0.3,0.6,0.9")]
     loads: Vec<f64>,
-    /// Mean prompt and completion tokens, in place of a pilot.
-    #[arg(long, value_delimiter = ',', num_args = 1, value_name = "P,C")]
-    mean_tokens: Vec<f64>,
-    /// Requests of the pilot.
-    #[arg(long, default_value_t = 18)]
+    /// What an earlier pilot printed, in place of another one.
+    #[arg(long, value_name = "FILE.json")]
+    pilot_of: Option<PathBuf>,
+    /// Requests of the pilot; their prompts are not used again.
+    #[arg(long, default_value_t = 60)]
     pilot: usize,
+    /// Only run the pilot: print its means, and write its answer lengths there as rows for `quality import`.
+    #[arg(long, value_name = "FILE.jsonl")]
+    profile: Option<PathBuf>,
     /// Milliseconds between samples of the backlog.
     #[arg(long, default_value_t = 500)]
     sample_ms: u64,
@@ -116,10 +122,19 @@ async fn run(args: &Args) -> anyhow::Result<()> {
     let servers = servers(&args.measured, urls)?;
     let mut prompts =
         Prompts::read(&args.prompts, args.prompt_bytes_max, args.max_tokens.clone(), args.seed)?;
-    let pilot = match args.mean_tokens.as_slice() {
-        [prompt, completion] => Pilot { prompt_tokens: *prompt, completion_tokens: *completion, n: 0 },
-        [] => level::pilot(&servers, prompts.take(args.pilot)?).await?,
-        _ => bail!("--mean-tokens wants two numbers"),
+    let for_pilot = prompts.take(args.pilot)?;
+    let pilot = match &args.pilot_of {
+        Some(path) => Pilot::read(path)?,
+        None => {
+            let profile = pilot::run(&servers, for_pilot, &args.max_tokens).await?;
+            if let Some(path) = &args.profile {
+                std::fs::write(path, profile.rows(&servers))
+                    .with_context(|| format!("cannot write {}", path.display()))?;
+                println!("{}", serde_json::to_string(&profile.means)?);
+                return Ok(());
+            }
+            profile.means
+        }
     };
     let capacity_per_s: f64 =
         servers.iter().map(|s| s.capacity_per_s(pilot.prompt_tokens, pilot.completion_tokens)).sum();

@@ -4,7 +4,8 @@ use cema_router::calibrate::fit::{median, quantile};
 use cema_router::plot::{Content, Figure, Line, Marks, Panel, XAxis};
 use serde_json::json;
 
-use crate::level::{Backlog, Outcome, Pilot, Record};
+use crate::level::{Backlog, Outcome, Record};
+use crate::pilot::Pilot;
 
 /// Requests in a row whose errors are told together: how fast predictions get better.
 const BLOCK: usize = 25;

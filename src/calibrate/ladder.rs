@@ -70,7 +70,7 @@ pub struct LadderFit {
     /// Requests that the engine runs at once: what it says, or what was seen while more waited. `None` = more than
     /// there were clients.
     pub slots: Option<u32>,
-    /// Recommended: the knee, but not more than the slots.
+    /// Recommended: the slots, or the knee where none are known.
     pub max_concurrency: u32,
     /// `F_B / F_1`, 1 to `max_concurrency`.
     pub batch_speedup: f64,
@@ -91,9 +91,10 @@ pub fn fit(rungs: &[Rung], reported_slots: Option<u32>) -> Option<LadderFit> {
     let reaches = |rung: &&&Rung| rung.aggregate().get() >= KNEE_SHARE * best.get();
     let knee = good.iter().find(reaches)?.concurrency;
     let slots = reported_slots.or_else(|| slots_seen(&good));
-    let max_concurrency = slots.map_or(knee, |slots| knee.min(slots)).max(1);
-    // With more clients than slots the engine ran its slots.
-    let batch = good.iter().find(|rung| rung.concurrency >= max_concurrency)?.aggregate();
+    // What truly runs at once is what the router must know, even if the last of it brings little.
+    let max_concurrency = slots.unwrap_or(knee);
+    // With more clients than slots the engine ran its slots; a ladder that ended below them had become flat.
+    let batch = good.iter().find(|rung| rung.concurrency >= max_concurrency).or(good.last())?.aggregate();
     let batch_speedup = (batch.get() / serial.get()).clamp(1.0, f64::from(max_concurrency));
     Some(LadderFit {
         serial,
@@ -166,11 +167,15 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_says_limits_the_recommendation() {
-        let rungs = [rung(1, 20.0, 1, 0.5), rung(2, 36.0, 2, 0.5)];
-        let fit = fit(&rungs, Some(2)).unwrap();
-        assert_eq!((fit.slots, fit.max_concurrency), (Some(2), 2));
-        assert!((fit.batch_speedup - 1.8).abs() < 1e-9);
+    fn what_the_server_says_is_the_recommendation() {
+        // The second brings a tenth only: the knee is at one, and yet two run at once.
+        let rungs = [rung(1, 20.0, 1, 0.5), rung(2, 22.0, 2, 0.5)];
+        let fit = |slots| fit(&rungs, Some(slots)).unwrap();
+        assert_eq!((fit(2).knee, fit(2).max_concurrency), (1, 2));
+        assert!((fit(2).batch_speedup - 1.1).abs() < 1e-9);
+        // Cut short below its slots: what was seen last.
+        assert_eq!(fit(8).max_concurrency, 8);
+        assert!((fit(8).batch_speedup - 1.1).abs() < 1e-9);
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub enum XAxis {
     Each,
     /// The same, logarithmic.
     EachLog,
-    /// From zero with round ticks.
+    /// From zero with round ticks, and y too: straight lines stay straight.
     FromZero,
 }
 
@@ -168,7 +168,7 @@ struct Frame {
     bottom: f64,
 }
 
-fn draw_lines(svg: &mut Svg, lines: &[Line], frame: &Frame, x_axis: XAxis) {
+fn draw_lines(svg: &mut Svg, lines: &[Line], frame: &Frame, kind: XAxis) {
     let points = || lines.iter().flat_map(|line| &line.points);
     let mut xs: Vec<f64> = points().map(|[x, ..]| *x).collect();
     xs.sort_by(f64::total_cmp);
@@ -177,11 +177,15 @@ fn draw_lines(svg: &mut Svg, lines: &[Line], frame: &Frame, x_axis: XAxis) {
     let tops: Vec<f64> = points().map(|[_, y, half]| y + half).chain(ys.iter().copied()).collect();
     // The outer points stand a little inside the frame.
     let pixels = [frame.left + 14.0, frame.right - 14.0];
-    let x_axis = match x_axis {
-        XAxis::Each | XAxis::EachLog => Axis::over(&xs, x_axis == XAxis::EachLog, pixels),
+    let x_axis = match kind {
+        XAxis::Each | XAxis::EachLog => Axis::over(&xs, kind == XAxis::EachLog, pixels),
         XAxis::FromZero => Axis::from_zero(xs.last().copied().unwrap_or_default(), pixels),
     };
-    let y_axis = Axis::around(&tops, [frame.bottom, frame.top]);
+    let y_pixels = [frame.bottom, frame.top];
+    let y_axis = match kind {
+        XAxis::Each | XAxis::EachLog => Axis::around(&tops, y_pixels),
+        XAxis::FromZero => Axis::from_zero(tops.iter().copied().fold(0.0, f64::max), y_pixels),
+    };
     for tick in &y_axis.ticks {
         let y = y_axis.at(*tick);
         svg.line([frame.left, y], [frame.right, y], GRID, 1.0);
