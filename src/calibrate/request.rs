@@ -5,14 +5,13 @@ use std::error::Error;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::sample::{Sample, ServerTimings};
 use crate::domain::{ApiCall, Destination};
 use crate::endpoint::answer::{EventKind, Usage, classify_event};
 use crate::endpoint::coding::{ContentCoding, DecodedBody};
-use crate::endpoint::json::member;
 use crate::endpoint::sse::{Scanner, SseEvent};
 use crate::endpoint::upstream_error::UpstreamError;
 use crate::endpoint::{EndpointPool, SendError};
@@ -150,7 +149,7 @@ impl Reading {
             *usage = facts.usage.or(*usage);
             if facts.timed.is_some() {
                 *timed = facts.timed;
-                *server = std::str::from_utf8(data).ok().and_then(read_timings);
+                *server = read_timings(data);
             }
         });
     }
@@ -179,8 +178,8 @@ impl Reading {
 }
 
 /// Reads llama.cpp's `timings`.
-fn read_timings(event: &str) -> Option<ServerTimings> {
-    let timings = member(event, "timings")?.get();
-    let rate = |key| member(timings, key)?.get().parse().ok().map(TokensPerSec);
+fn read_timings(event: &[u8]) -> Option<ServerTimings> {
+    let event: Value = serde_json::from_slice(event).ok()?;
+    let rate = |key: &str| event["timings"][key].as_f64().map(TokensPerSec);
     Some(ServerTimings { prefill: rate("prompt_per_second")?, decode: rate("predicted_per_second")? })
 }

@@ -9,6 +9,7 @@
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use memchr::memmem;
+use serde_json::Value;
 
 use super::{EndpointKind, json};
 
@@ -112,8 +113,9 @@ impl EndpointKind {
 
     /// Reads that page; `None` where it does not say.
     #[must_use]
-    pub fn read_slots(body: &Bytes) -> Option<u32> {
-        json::member(text(body)?, "total_slots")?.get().parse().ok().filter(|slots| *slots > 0)
+    pub fn read_slots(body: &[u8]) -> Option<u32> {
+        let page: Value = serde_json::from_slice(body).ok()?;
+        page["total_slots"].as_u64().and_then(|slots| u32::try_from(slots).ok()).filter(|slots| *slots > 0)
     }
 
     /// The page, from its root, that tells which models are in memory, of a server that loads one when it is asked
@@ -129,16 +131,10 @@ impl EndpointKind {
     /// Reads that page: whether `model` is in memory. `None` where it does not say. Ollama adds `:latest` to a name
     /// without a tag.
     #[must_use]
-    pub fn read_loaded(body: &Bytes, model: &str) -> Option<bool> {
-        let models = json::member(text(body)?, "models")?;
-        let mut is_loaded = false;
+    pub fn read_loaded(body: &[u8], model: &str) -> Option<bool> {
+        let page: Value = serde_json::from_slice(body).ok()?;
         let same = |name: &str| name == model || name.strip_suffix(":latest") == Some(model);
-        json::elements(models.get(), |entry| {
-            let name = json::member(entry.get(), "name").and_then(|name| json::string(name.get()));
-            is_loaded |= name.is_some_and(|name| same(&name));
-        })
-        .ok()?;
-        Some(is_loaded)
+        Some(page["models"].as_array()?.iter().any(|entry| entry["name"].as_str().is_some_and(same)))
     }
 
     /// Rewrites what the server would misunderstand; every other byte stays. `wants_usage` = the answer is
@@ -234,14 +230,13 @@ mod tests {
 
     #[test]
     fn pages_of_slots_and_loaded_models_are_read() {
-        let slots = |body: &'static str| EndpointKind::read_slots(&Bytes::from_static(body.as_bytes()));
+        let slots = |body: &str| EndpointKind::read_slots(body.as_bytes());
         assert_eq!(slots(r#"{"total_slots":4,"model_alias":"m"}"#), Some(4));
         assert_eq!([slots("{}"), slots(r#"{"total_slots":0}"#), slots("<html>")], [None; 3]);
-        let ps =
-            Bytes::from_static(br#"{"models":[{"name":"qwen2.5:1.5b"},{"name":"smol:latest","size":1}]}"#);
-        let loaded = |model| EndpointKind::read_loaded(&ps, model);
+        let ps = br#"{"models":[{"name":"qwen2.5:1.5b"},{"name":"smol:latest","size":1}]}"#;
+        let loaded = |model| EndpointKind::read_loaded(ps, model);
         assert_eq!(["qwen2.5:1.5b", "smol", "qwen2.5"].map(loaded), [Some(true), Some(true), Some(false)]);
-        assert_eq!(EndpointKind::read_loaded(&Bytes::from_static(b"[]"), "m"), None);
+        assert_eq!(EndpointKind::read_loaded(b"[]", "m"), None);
     }
 
     #[test]
