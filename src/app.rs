@@ -269,7 +269,11 @@ fn register_build_info(registry: &Registry) -> prometheus::Result<()> {
     registry.register(Box::new(info))
 }
 
-fn endpoint_spec(endpoint: &EndpointConfig) -> anyhow::Result<EndpointSpec> {
+/// What the pool is told of an endpoint.
+///
+/// # Errors
+/// A key that cannot be sent in a header.
+pub fn endpoint_spec(endpoint: &EndpointConfig) -> anyhow::Result<EndpointSpec> {
     let name = match &endpoint.name {
         Some(name) => format!("{}/{name}", endpoint.node),
         None => endpoint.node.to_string(),
@@ -291,7 +295,9 @@ fn endpoint_spec(endpoint: &EndpointConfig) -> anyhow::Result<EndpointSpec> {
     })
 }
 
-fn timeouts(config: &Config) -> Timeouts {
+/// The clocks of an attempt at an endpoint.
+#[must_use]
+pub fn timeouts(config: &Config) -> Timeouts {
     let t = &config.timeouts;
     Timeouts {
         connect: t.connect,

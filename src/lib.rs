@@ -11,6 +11,7 @@ pub mod planning;
 pub mod routing;
 
 pub mod endpoint;
+pub mod plot;
 pub mod problem_file;
 pub mod profiler;
 pub mod scheduler;
@@ -23,6 +24,8 @@ pub mod proxy;
 pub mod telemetry;
 
 mod cpu_time;
+
+pub mod calibrate;
 
 pub mod app;
 pub mod cli;

@@ -177,3 +177,44 @@ async fn the_openai_sdk_finds_what_it_expects() {
     let report: serde_json::Value = serde_json::from_str(said.trim()).unwrap();
     assert!(report["passed"].as_array().unwrap().len() > 10, "{report}");
 }
+
+#[tokio::test]
+async fn a_real_server_can_be_calibrated() {
+    let Some(python) = path_or_skip("CEMA_TEST_LLAMA") else { return };
+    let llama = Llama::start(&python).await;
+    let folder = tempfile::TempDir::new().unwrap();
+    let config = folder.path().join("config.yaml");
+    let model = "{name: smol, upstream: smollm2-135m-instruct, context_tokens: 1024}";
+    let node =
+        format!("{{name: a, endpoints: [{{url: \"{}\", kind: llamacpp, models: [{model}]}}]}}", llama.url());
+    std::fs::write(&config, format!("listen: 127.0.0.1:8080\nnodes: [{node}]\n")).unwrap();
+    let run = Command::new(env!("CARGO_BIN_EXE_cema-router"))
+        .args(["profile", "throughput", "--yes", "--format", "json", "--config"])
+        .arg(&config)
+        .args(["--prompt-tokens", "96,384", "--completion-tokens", "12", "--repeats", "1"])
+        .kill_on_drop(true)
+        .output();
+    let output = in_time("the calibration", run).await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let results: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let destination = &results["destinations"][0];
+    let number = |path: &str| {
+        destination
+            .pointer(path)
+            .and_then(serde_json::Value::as_f64)
+            .unwrap_or_else(|| panic!("{path}: {results}"))
+    };
+    // The server's own account of the same requests; only a crowded machine keeps them apart at all.
+    let ratio = number("/figures/decode_tps/median") / number("/figures/server_decode_tps/median");
+    assert!((0.5..2.0).contains(&ratio), "{results}");
+    // Two slots, which it tells and which ran.
+    assert_eq!(destination["figures"]["ladder"]["slots"], 2);
+    assert_eq!(destination["rungs"][1]["running_max"], 2);
+    let singles = destination["singles"].as_array().unwrap();
+    assert!(
+        singles.iter().all(|single| single["completion_tokens"] == 12),
+        "it ignored the end: {singles:?}"
+    );
+    let lengths: Vec<_> = singles.iter().map(|single| single["prompt_tokens"].as_u64().unwrap()).collect();
+    assert!((60..=96).contains(&lengths[0]) && (300..=384).contains(&lengths[1]), "{lengths:?}");
+}

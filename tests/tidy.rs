@@ -13,7 +13,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("routing", &["units", "domain"]),
     ("planning", &["units", "domain", "routing"]),
     ("problem_file", &["units", "domain", "routing"]),
-    ("simulate", &["units", "domain", "routing", "planning"]),
+    ("plot", &[]),
+    ("simulate", &["units", "domain", "routing", "planning", "plot"]),
     ("endpoint", &["units", "domain", "telemetry"]),
     ("profiler", &["units", "domain", "endpoint", "telemetry"]),
     (
@@ -28,6 +29,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "proxy",
         &["units", "domain", "request_manager", "scheduler", "endpoint", "routing", "profiler", "telemetry"],
     ),
+    ("calibrate", &["units", "domain", "endpoint"]),
     ("telemetry", &[]),
     ("config", &["units", "domain", "routing", "planning", "endpoint", "profiler"]),
     (
@@ -65,6 +67,8 @@ const LAYERS: &[(&str, &[&str])] = &[
             "app",
             "cpu_time",
             "simulate",
+            "plot",
+            "calibrate",
         ],
     ),
     ("main", &["cli"]),
@@ -74,7 +78,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 const ERRORS_ONLY: &[(&str, &str)] = &[("request_manager", "routing"), ("proxy", "routing")];
 
 /// Modules whose outcome depends on their arguments alone.
-const PURE: &[&str] = &["units", "domain", "routing", "planning", "simulate"];
+const PURE: &[&str] = &["units", "domain", "routing", "planning", "plot", "simulate"];
 
 /// What a pure module must not mention.
 const IMPURE: &[&str] = &[

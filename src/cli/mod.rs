@@ -2,6 +2,8 @@
 
 pub mod agent;
 pub mod check_config;
+pub mod profile;
+mod progress;
 pub mod quality;
 pub mod serve;
 pub mod simulate;
@@ -32,6 +34,8 @@ enum Command {
     Solve(solve::SolveArgs),
     // Its own documentation is the help text.
     Simulate(Box<simulate::SimulateArgs>),
+    /// Measure what endpoints can do, for the configuration.
+    Profile(profile::ProfileArgs),
     /// Fill the quality store and show what it holds.
     Quality(quality::QualityArgs),
     // Its own documentation is the help text.
@@ -49,6 +53,7 @@ impl Cli {
             Command::CheckConfig(args) => check_config::run(args),
             Command::Solve(args) => solve::run(args),
             Command::Simulate(args) => simulate::run(args),
+            Command::Profile(args) => profile::run(args),
             Command::Quality(args) => quality::run(args),
             Command::Agent(args) => agent::run(args),
         }

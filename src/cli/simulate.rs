@@ -3,7 +3,6 @@
 mod args;
 mod embeddings;
 mod prepare;
-mod progress;
 mod trace;
 
 use std::io::Write as _;
@@ -12,10 +11,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
+use crate::cli::progress::Progress;
 pub use args::SimulateArgs;
 use args::{Format, Knowledge};
 use prepare::ProfileSource;
-use progress::Progress;
 
 use crate::config::Scenario;
 use crate::cpu_time::thread_cpu_time;

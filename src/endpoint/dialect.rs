@@ -10,6 +10,7 @@
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use memchr::memmem;
+use serde_json::Value;
 
 use super::{EndpointKind, json};
 
@@ -88,6 +89,53 @@ impl EndpointKind {
     #[must_use]
     pub const fn default_inject_usage(self) -> bool {
         !matches!(self, Self::LlamaCpp)
+    }
+
+    /// Whether `ignore_eos: true` makes it write as many tokens as it may.
+    #[must_use]
+    pub const fn takes_ignore_eos(self) -> bool {
+        matches!(self, Self::Vllm | Self::LlamaCpp)
+    }
+
+    /// Whether `cache_prompt: false` keeps earlier prompts from helping.
+    #[must_use]
+    pub const fn takes_cache_prompt(self) -> bool {
+        matches!(self, Self::LlamaCpp)
+    }
+
+    /// The page, from its root, that tells how many requests it runs at once.
+    #[must_use]
+    pub const fn slots_path(self) -> Option<&'static str> {
+        match self {
+            Self::LlamaCpp => Some("/props"),
+            Self::Vllm | Self::Ollama | Self::OpenAi => None,
+        }
+    }
+
+    /// Reads that page; `None` where it does not say.
+    #[must_use]
+    pub fn read_slots(body: &[u8]) -> Option<u32> {
+        let page: Value = serde_json::from_slice(body).ok()?;
+        page["total_slots"].as_u64().and_then(|slots| u32::try_from(slots).ok()).filter(|slots| *slots > 0)
+    }
+
+    /// The page, from its root, that tells which models are in memory, of a server that loads one when it is asked
+    /// for. Asking for the page loads none.
+    #[must_use]
+    pub const fn loaded_models_path(self) -> Option<&'static str> {
+        match self {
+            Self::Ollama => Some("/api/ps"),
+            Self::Vllm | Self::LlamaCpp | Self::OpenAi => None,
+        }
+    }
+
+    /// Reads that page: whether `model` is in memory. `None` where it does not say. Ollama adds `:latest` to a name
+    /// without a tag.
+    #[must_use]
+    pub fn read_loaded(body: &[u8], model: &str) -> Option<bool> {
+        let page: Value = serde_json::from_slice(body).ok()?;
+        let same = |name: &str| name == model || name.strip_suffix(":latest") == Some(model);
+        Some(page["models"].as_array()?.iter().any(|entry| entry["name"].as_str().is_some_and(same)))
     }
 
     /// Rewrites what the server would misunderstand; every other byte stays. `wants_usage` = the answer is
@@ -179,6 +227,17 @@ mod tests {
     fn prepared(kind: EndpointKind, body: &str, wants_usage: bool) -> (String, bool) {
         let prepared = kind.prepare(Bytes::copy_from_slice(body.as_bytes()), wants_usage);
         (String::from_utf8(prepared.body.to_vec()).unwrap(), prepared.asks_for_usage)
+    }
+
+    #[test]
+    fn pages_of_slots_and_loaded_models_are_read() {
+        let slots = |body: &str| EndpointKind::read_slots(body.as_bytes());
+        assert_eq!(slots(r#"{"total_slots":4,"model_alias":"m"}"#), Some(4));
+        assert_eq!([slots("{}"), slots(r#"{"total_slots":0}"#), slots("<html>")], [None; 3]);
+        let ps = br#"{"models":[{"name":"qwen2.5:1.5b"},{"name":"smol:latest","size":1}]}"#;
+        let loaded = |model| EndpointKind::read_loaded(ps, model);
+        assert_eq!(["qwen2.5:1.5b", "smol", "qwen2.5"].map(loaded), [Some(true), Some(true), Some(false)]);
+        assert_eq!(EndpointKind::read_loaded(b"[]", "m"), None);
     }
 
     #[test]

@@ -325,19 +325,19 @@ impl Endpoint {
     }
 }
 
-/// What TLS towards servers takes; the system's certificates are read only where they are needed.
+/// How TLS is spoken with endpoints. The system's certificate store is read only where it is needed.
 ///
 /// # Errors
-/// When they are needed and cannot be read.
-pub(super) fn tls_config(needs_certificates: bool) -> std::io::Result<rustls::ClientConfig> {
+/// When it cannot be read.
+pub fn tls_config(needs_roots: bool) -> std::io::Result<rustls::ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = rustls::ClientConfig::builder_with_provider(provider)
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(std::io::Error::other)?;
-    Ok(if needs_certificates {
-        tls.with_native_roots()?.with_no_client_auth()
+    Ok(if needs_roots {
+        builder.with_native_roots()?.with_no_client_auth()
     } else {
-        tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
+        builder.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
     })
 }
 

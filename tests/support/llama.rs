@@ -64,6 +64,11 @@ impl Llama {
         Self { process, url }
     }
 
+    /// Its URL.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// A node with it as its endpoint; its model is `smol`.
     pub(crate) fn node(&self, name: &str) -> Node {
         node(name, self.url.as_str()).llamacpp().model(MODEL)

@@ -4,6 +4,7 @@
 
 pub(crate) mod answers;
 pub(crate) mod app;
+pub(crate) mod engine;
 pub(crate) mod fake_endpoint;
 pub(crate) mod http1;
 pub(crate) mod kernel;

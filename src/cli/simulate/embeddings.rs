@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
 
-use super::progress::Progress;
+use crate::cli::progress::Progress;
 use crate::profiler::quality::embedder::{EMBEDDING_DIMENSIONS, Embedder, Embedding, LoadedEmbedder};
 
 type TextHash = [u8; 32];

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 
 use super::embeddings::embed_all;
-use super::progress::Progress;
 use super::trace::{Trace, TraceRow};
+use crate::cli::progress::Progress;
 use crate::config::{Scenario, UnirouteErrors};
 use crate::domain::{Capabilities, Constraints, ModelTarget, Prediction, QualitySource, RoutingRequest};
 use crate::profiler::quality::embedder::{self, EMBEDDING_DIMENSIONS, Embedding};

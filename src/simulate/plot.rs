@@ -1,14 +1,9 @@
 //! Charts of a report, as SVG: the figures of the paper's section V that its runs allow, and latency over load.
 
-mod axis;
-mod panel;
-mod svg;
-
+use crate::plot::{Bar, Content, Figure, Group, Line, Marks, Panel, XAxis};
 use crate::simulate::batches::{Judgement, Terms};
 use crate::simulate::methods::{PER_REQUEST, QUALITY_ONLY};
 use crate::simulate::report::{BatchMethod, BatchRun, Header, LiveMethod, LiveRun, Report, Runs};
-use panel::{Bar, Content, Group, Line, Panel};
-use svg::{Anchor, Style, Svg, text_width};
 
 /// A drawn chart.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,76 +25,6 @@ pub fn charts(report: &Report) -> Vec<Chart> {
     }
 }
 
-const MARGIN: f64 = 26.0;
-const HEAD: f64 = 62.0;
-const PANEL_GAP: f64 = 30.0;
-const LEGEND: f64 = 26.0;
-
-/// A chart under way.
-struct Figure {
-    title: String,
-    note: String,
-    /// Rows of panels, side by side.
-    rows: Vec<Vec<Panel>>,
-    /// Colours explained below the panels.
-    legend: Vec<(String, &'static str)>,
-    width: f64,
-}
-
-impl Figure {
-    fn draw(&self) -> String {
-        let row_height =
-            |row: &Vec<Panel>| row.iter().map(Panel::height).fold(0.0, f64::max) + PANEL_GAP / 2.0;
-        let legend = self.legend_lines();
-        let height =
-            HEAD + self.rows.iter().map(row_height).sum::<f64>() + legend.len() as f64 * LEGEND + 16.0;
-        let mut svg = Svg::new(self.width, height);
-        svg.text([MARGIN, 30.0], &self.title, Style::title());
-        svg.text([MARGIN, 48.0], &self.note, Style::soft(Anchor::Start));
-        let mut y = HEAD;
-        for row in &self.rows {
-            let n = row.len() as f64;
-            let width = (self.width - 2.0 * MARGIN - (n - 1.0) * PANEL_GAP) / n;
-            for (i, panel) in row.iter().enumerate() {
-                panel.draw(&mut svg, [MARGIN + i as f64 * (width + PANEL_GAP), y], width);
-            }
-            y += row_height(row);
-        }
-        for line in legend {
-            let mut x = MARGIN;
-            for (name, colour) in line {
-                svg.rect([x, y], [12.0, 12.0], colour);
-                svg.text([x + 17.0, y + 10.5], name, Style::plain(Anchor::Start));
-                x += legend_width(name);
-            }
-            y += LEGEND;
-        }
-        svg.finish()
-    }
-
-    /// The legend in lines that fit the width.
-    fn legend_lines(&self) -> Vec<Vec<&(String, &'static str)>> {
-        let mut lines: Vec<Vec<&(String, &'static str)>> = Vec::new();
-        let mut used = f64::INFINITY;
-        for entry in &self.legend {
-            let width = legend_width(&entry.0);
-            if used + width > self.width - 2.0 * MARGIN {
-                lines.push(Vec::new());
-                used = 0.0;
-            }
-            used += width;
-            if let Some(line) = lines.last_mut() {
-                line.push(entry);
-            }
-        }
-        lines
-    }
-}
-
-fn legend_width(name: &str) -> f64 {
-    text_width(name, 12.0) + 38.0
-}
-
 /// Colours that colour-blind readers can tell apart (Okabe and Ito), the same for a method in every chart.
 fn colour(method: &str) -> &'static str {
     match method.split('(').next().unwrap_or(method) {
@@ -118,8 +43,8 @@ fn colour(method: &str) -> &'static str {
     }
 }
 
-fn is_strong(method: &str) -> bool {
-    matches!(method, "memetic" | "greedy")
+fn marks(method: &str) -> Marks {
+    if matches!(method, "memetic" | "greedy") { Marks::StrongLine } else { Marks::Line }
 }
 
 fn note(header: &Header, about: &str) -> String {
@@ -262,6 +187,7 @@ fn per_request_figure(header: &Header, run: &BatchRun) -> Figure {
 fn scaling_chart(report: &Report, runs: &[BatchRun]) -> Chart {
     let is_by_destinations = report.sweep == Some("copies");
     let x = |run: &BatchRun| (if is_by_destinations { run.destinations } else { run.batch_size }) as f64;
+    let x_axis = if is_by_destinations { XAxis::EachLog } else { XAxis::Each };
     let x_label = if is_by_destinations { "destinations M" } else { "requests in a batch R" };
     let panel = |title, value: fn(&BatchMethod) -> (f64, f64)| {
         let line = |name: &str| {
@@ -269,10 +195,10 @@ fn scaling_chart(report: &Report, runs: &[BatchRun]) -> Chart {
                 let method = run.methods.iter().find(|method| method.name == name);
                 method.map(|method| [x(run), value(method).0, value(method).1])
             });
-            Line { points: points.collect(), colour: colour(name), is_strong: is_strong(name) }
+            Line { points: points.collect(), colour: colour(name), marks: marks(name) }
         };
         let lines = runs[0].methods.iter().map(|method| line(&method.name)).collect();
-        Panel { title, content: Content::Lines { lines, x_label, is_x_log: is_by_destinations } }
+        Panel { title, content: Content::Lines { lines, x_label, x_axis } }
     };
     let figure = Figure {
         title: if is_by_destinations { "More destinations" } else { "Larger batches" }.to_owned(),
@@ -326,10 +252,10 @@ fn load_chart(header: &Header, runs: &[LiveRun]) -> Chart {
                 let method = run.methods.iter().find(|method| method.name == name);
                 method.map(|method| [run.arrivals_per_s, value(method), 0.0])
             });
-            Line { points: points.collect(), colour: colour(name), is_strong: is_strong(name) }
+            Line { points: points.collect(), colour: colour(name), marks: marks(name) }
         };
         let lines = runs[0].methods.iter().map(|method| line(&method.name)).collect();
-        Panel { title, content: Content::Lines { lines, x_label: "arrivals a second", is_x_log: false } }
+        Panel { title, content: Content::Lines { lines, x_label: "arrivals a second", x_axis: XAxis::Each } }
     };
     let figure = Figure {
         title: "Latency and realised J over load".to_owned(),

@@ -4,38 +4,89 @@ use super::axis::{Axis, labelled, short};
 use super::svg::{Anchor, GRID, SOFT_INK, Style, Svg, text_width};
 
 /// One bar.
-pub(super) struct Bar {
-    pub(super) value: f64,
+#[derive(Debug)]
+pub struct Bar {
+    /// Its length, in the panel's unit.
+    pub value: f64,
     /// Half a confidence interval, 0 for none.
-    pub(super) half: f64,
-    pub(super) colour: &'static str,
+    pub half: f64,
+    /// Its colour.
+    pub colour: &'static str,
 }
 
 /// Bars under one label.
-pub(super) struct Group {
-    pub(super) label: String,
-    pub(super) bars: Vec<Bar>,
+#[derive(Debug)]
+pub struct Group {
+    /// What the bars are of.
+    pub label: String,
+    /// From top to bottom.
+    pub bars: Vec<Bar>,
 }
 
 /// A line with a band.
-pub(super) struct Line {
+#[derive(Debug)]
+pub struct Line {
     /// x, y and half a confidence interval of y.
-    pub(super) points: Vec<[f64; 3]>,
-    pub(super) colour: &'static str,
-    /// Drawn stronger than the others.
-    pub(super) is_strong: bool,
+    pub points: Vec<[f64; 3]>,
+    /// Its colour.
+    pub colour: &'static str,
+    /// How it is drawn.
+    pub marks: Marks,
+}
+
+/// How a line is drawn. Strong ones lie above the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Marks {
+    /// Joined points.
+    Line,
+    /// Joined points, larger.
+    StrongLine,
+    /// Points alone.
+    Points,
+    /// The line alone.
+    Stroke,
+}
+
+impl Marks {
+    const fn is_strong(self) -> bool {
+        matches!(self, Self::StrongLine)
+    }
+}
+
+/// How the x axis runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XAxis {
+    /// Over the points, with a tick at each x.
+    Each,
+    /// The same, logarithmic.
+    EachLog,
+    /// From zero with round ticks, and y too: straight lines stay straight.
+    FromZero,
 }
 
 /// What is drawn into a panel.
-pub(super) enum Content {
+#[derive(Debug)]
+pub enum Content {
+    /// Horizontal bars.
     Bars(Vec<Group>),
-    Lines { lines: Vec<Line>, x_label: &'static str, is_x_log: bool },
+    /// Lines over a common x axis.
+    Lines {
+        /// The lines; the first is drawn last.
+        lines: Vec<Line>,
+        /// What x is.
+        x_label: &'static str,
+        /// How x runs.
+        x_axis: XAxis,
+    },
 }
 
 /// A titled part of a chart.
-pub(super) struct Panel {
-    pub(super) title: &'static str,
-    pub(super) content: Content,
+#[derive(Debug)]
+pub struct Panel {
+    /// What y is.
+    pub title: &'static str,
+    /// What is drawn.
+    pub content: Content,
 }
 
 /// Pixels.
@@ -61,9 +112,9 @@ impl Panel {
         let top = y + TITLE;
         match &self.content {
             Content::Bars(groups) => draw_bars(svg, groups, [x, top], width),
-            Content::Lines { lines, x_label, is_x_log } => {
+            Content::Lines { lines, x_label, x_axis } => {
                 let frame = Frame { left: x + 46.0, right: x + width - 14.0, top, bottom: top + PLOT_HEIGHT };
-                draw_lines(svg, lines, &frame, *is_x_log);
+                draw_lines(svg, lines, &frame, *x_axis);
                 let middle = f64::midpoint(frame.left, frame.right);
                 svg.text([middle, frame.bottom + AXIS + 10.0], x_label, Style::soft(Anchor::Middle));
             }
@@ -117,7 +168,7 @@ struct Frame {
     bottom: f64,
 }
 
-fn draw_lines(svg: &mut Svg, lines: &[Line], frame: &Frame, is_x_log: bool) {
+fn draw_lines(svg: &mut Svg, lines: &[Line], frame: &Frame, kind: XAxis) {
     let points = || lines.iter().flat_map(|line| &line.points);
     let mut xs: Vec<f64> = points().map(|[x, ..]| *x).collect();
     xs.sort_by(f64::total_cmp);
@@ -125,8 +176,16 @@ fn draw_lines(svg: &mut Svg, lines: &[Line], frame: &Frame, is_x_log: bool) {
     let ys: Vec<f64> = points().map(|[_, y, _]| *y).collect();
     let tops: Vec<f64> = points().map(|[_, y, half]| y + half).chain(ys.iter().copied()).collect();
     // The outer points stand a little inside the frame.
-    let x_axis = Axis::over(&xs, is_x_log, [frame.left + 14.0, frame.right - 14.0]);
-    let y_axis = Axis::around(&tops, [frame.bottom, frame.top]);
+    let pixels = [frame.left + 14.0, frame.right - 14.0];
+    let x_axis = match kind {
+        XAxis::Each | XAxis::EachLog => Axis::over(&xs, kind == XAxis::EachLog, pixels),
+        XAxis::FromZero => Axis::from_zero(xs.last().copied().unwrap_or_default(), pixels),
+    };
+    let y_pixels = [frame.bottom, frame.top];
+    let y_axis = match kind {
+        XAxis::Each | XAxis::EachLog => Axis::around(&tops, y_pixels),
+        XAxis::FromZero => Axis::from_zero(tops.iter().copied().fold(0.0, f64::max), y_pixels),
+    };
     for tick in &y_axis.ticks {
         let y = y_axis.at(*tick);
         svg.line([frame.left, y], [frame.right, y], GRID, 1.0);
@@ -145,10 +204,15 @@ fn draw_lines(svg: &mut Svg, lines: &[Line], frame: &Frame, is_x_log: bool) {
     }
     // The strong ones last, on top, the first of all above everything.
     for is_strong in [false, true] {
-        for line in lines.iter().rev().filter(|line| line.is_strong == is_strong) {
+        for line in lines.iter().rev().filter(|line| line.marks.is_strong() == is_strong) {
             let at: Vec<_> = line.points.iter().map(|[x, y, _]| [x_axis.at(*x), y_axis.at(*y)]).collect();
-            svg.polyline(&at, line.colour, if is_strong { 2.6 } else { 1.6 });
-            at.iter().for_each(|point| svg.circle(*point, if is_strong { 4.0 } else { 3.0 }, line.colour));
+            if line.marks != Marks::Points {
+                svg.polyline(&at, line.colour, if is_strong { 2.6 } else { 1.6 });
+            }
+            if line.marks != Marks::Stroke {
+                at.iter()
+                    .for_each(|point| svg.circle(*point, if is_strong { 4.0 } else { 3.0 }, line.colour));
+            }
         }
     }
 }

@@ -1,0 +1,191 @@
+//! One streamed request to an endpoint, timed.
+
+use std::error::Error;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http_body_util::{BodyExt as _, Limited};
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use super::sample::{Sample, ServerTimings};
+use crate::domain::{ApiCall, Destination};
+use crate::endpoint::answer::{EventKind, Usage, classify_event};
+use crate::endpoint::coding::{ContentCoding, DecodedBody};
+use crate::endpoint::sse::{Scanner, SseEvent};
+use crate::endpoint::upstream_error::UpstreamError;
+use crate::endpoint::{EndpointPool, Post, SendError};
+use crate::units::{Seconds, TokensPerSec};
+
+/// Read of an error answer.
+const ERROR_BYTES_MAX: usize = 64 << 10;
+
+/// Where requests go.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) pool: &'a EndpointPool,
+    pub(super) destination: &'a Destination,
+    /// What the times of samples count from.
+    pub(super) epoch: Instant,
+}
+
+/// Why a request was not answered as it should be.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AskError {
+    #[error("{}", with_causes(.0))]
+    Send(#[from] SendError),
+    #[error("answered {status}: {message}")]
+    Refused { status: StatusCode, message: String },
+    #[error("the answer broke off: {}", with_causes(.0.as_ref()))]
+    Broken(Box<dyn Error + Send + Sync>),
+    #[error("no content within {0} s")]
+    Silent(u64),
+    #[error("the stream had an error: {0}")]
+    InBand(String),
+    #[error("the answer had no content")]
+    Empty,
+    #[error(
+        "the server does not count tokens in streams (`stream_options.include_usage`), so there is nothing to measure by"
+    )]
+    NoCounts,
+}
+
+impl AskError {
+    /// Whether the request itself was at fault, so that a shorter one may fare better.
+    pub(super) fn is_about_the_request(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if matches!(*status, StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE))
+    }
+}
+
+/// An error and what caused it, in one line.
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+/// Sends `prompt` as a chat and reads the answer of up to `max_tokens` to its end.
+pub(super) async fn ask(target: Target<'_>, prompt: &str, max_tokens: u64) -> Result<Sample, AskError> {
+    let Target { pool, destination, epoch } = target;
+    let kind = pool.spec(destination.endpoint).kind;
+    let mut body = json!({
+        "model": &*destination.upstream_model,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "stream": true,
+        "stream_options": {"include_usage": true},
+    });
+    if kind.takes_ignore_eos() {
+        body["ignore_eos"] = true.into();
+    }
+    if kind.takes_cache_prompt() {
+        body["cache_prompt"] = false.into();
+    }
+    let headers = HeaderMap::from_iter([
+        (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
+        (header::ACCEPT, HeaderValue::from_static("text/event-stream")),
+    ]);
+    let sent = Instant::now();
+    let first_limit = sent + pool.timeouts().first_token;
+    let post = Post {
+        call: ApiCall::Chat,
+        headers: &headers,
+        body: body.to_string().into(),
+        first_byte: pool.timeouts().first_byte,
+    };
+    let response = pool.post(destination.endpoint, post).await?;
+    let (head, body) = response.into_parts();
+    let coding = ContentCoding::of(&head.headers).map_err(|error| AskError::Broken(error.into()))?;
+    let mut body = DecodedBody::new(body, coding);
+    if head.status != StatusCode::OK {
+        let read = timeout_at(first_limit, Limited::new(body, ERROR_BYTES_MAX).collect()).await;
+        let body = read.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
+        let message = UpstreamError::from_response(head.status, &body).message;
+        return Err(AskError::Refused { status: head.status, message });
+    }
+    let mut reading = Reading::default();
+    loop {
+        let limit = reading.last.map_or(first_limit, |_| Instant::now() + pool.timeouts().idle);
+        let waited = || limit.duration_since(reading.last.unwrap_or(sent)).as_secs();
+        match timeout_at(limit, body.frame()).await {
+            Err(_) => return Err(AskError::Silent(waited())),
+            Ok(Some(Err(error))) => return Err(AskError::Broken(error.into())),
+            Ok(Some(Ok(frame))) => {
+                frame.data_ref().into_iter().for_each(|data| reading.push(data, Instant::now()))
+            }
+            Ok(None) => break,
+        }
+    }
+    let since_epoch = |at: Instant| Seconds((at - epoch).as_secs_f64());
+    reading.into_sample(since_epoch(sent), since_epoch)
+}
+
+/// What has been read of an answer.
+#[derive(Debug, Default)]
+struct Reading {
+    scanner: Scanner,
+    first: Option<Instant>,
+    last: Option<Instant>,
+    usage: Option<Usage>,
+    timed: Option<Usage>,
+    server: Option<ServerTimings>,
+    error: Option<String>,
+}
+
+impl Reading {
+    fn push(&mut self, data: &Bytes, now: Instant) {
+        let Self { scanner, first, last, usage, timed, server, error } = self;
+        scanner.push(data, &mut |event| {
+            let (SseEvent::Data(data) | SseEvent::Error(data)) = event else { return };
+            let facts = classify_event(data);
+            match facts.kind {
+                EventKind::Content => {
+                    first.get_or_insert(now);
+                    *last = Some(now);
+                }
+                EventKind::Error(upstream) => *error = Some(upstream.message),
+                EventKind::Preamble | EventKind::Finish | EventKind::Usage | EventKind::Other => {}
+            }
+            *usage = facts.usage.or(*usage);
+            if facts.timed.is_some() {
+                *timed = facts.timed;
+                *server = read_timings(data);
+            }
+        });
+    }
+
+    fn into_sample(
+        self,
+        sent: Seconds,
+        since_epoch: impl Fn(Instant) -> Seconds,
+    ) -> Result<Sample, AskError> {
+        if let Some(error) = self.error {
+            return Err(AskError::InBand(error));
+        }
+        let (Some(first), Some(last)) = (self.first, self.last) else { return Err(AskError::Empty) };
+        let counted =
+            self.usage.or(self.timed).filter(|usage| usage.prompt_tokens > 0).ok_or(AskError::NoCounts)?;
+        Ok(Sample {
+            prompt_tokens: counted.prompt_tokens.saturating_sub(counted.cached_tokens),
+            cached_tokens: counted.cached_tokens,
+            completion_tokens: counted.completion_tokens,
+            sent,
+            first: since_epoch(first),
+            last: since_epoch(last),
+            server: self.server,
+        })
+    }
+}
+
+/// Reads llama.cpp's `timings`.
+fn read_timings(event: &[u8]) -> Option<ServerTimings> {
+    let event: Value = serde_json::from_slice(event).ok()?;
+    let rate = |key: &str| event["timings"][key].as_f64().map(TokensPerSec);
+    Some(ServerTimings { prefill: rate("prompt_per_second")?, decode: rate("predicted_per_second")? })
+}

@@ -1,0 +1,90 @@
+//! `profile`: measure what endpoints can do and how far away they are, for the configuration.
+
+mod charts;
+mod consent;
+mod network;
+mod report;
+mod throughput;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand, ValueEnum};
+use httpdate::fmt_http_date;
+
+/// Measure what endpoints can do, for the configuration.
+///
+/// What is not measured is guessed from model sizes and device classes, and the router predicts with it.
+#[derive(Debug, Args)]
+pub struct ProfileArgs {
+    #[command(subcommand)]
+    command: ProfileCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ProfileCommand {
+    // Their own documentation is the help text.
+    Throughput(throughput::ThroughputArgs),
+    Network(network::NetworkArgs),
+}
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Table,
+    Json,
+}
+
+/// Interrupted by Ctrl-C, as shells tell it.
+const INTERRUPTED: u8 = 130;
+
+/// Runs the command: results go to standard output, progress to standard error. Exit code 1 where a destination could
+/// not be measured, 130 after Ctrl-C; what was measured is told all the same.
+///
+/// # Errors
+/// A configuration with faults, unknown destinations, no consent, files that cannot be written.
+pub fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    match &args.command {
+        ProfileCommand::Throughput(args) => runtime.block_on(throughput::run(args)),
+        ProfileCommand::Network(args) => runtime.block_on(network::run(args)),
+    }
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Measured,
+    /// Something could not be measured.
+    Failed,
+    Interrupted,
+}
+
+impl Outcome {
+    fn of(was_interrupted: bool, has_failed: bool) -> Self {
+        match (was_interrupted, has_failed) {
+            (true, _) => Self::Interrupted,
+            (_, true) => Self::Failed,
+            _ => Self::Measured,
+        }
+    }
+
+    fn exit_code(self) -> ExitCode {
+        match self {
+            Self::Measured => ExitCode::SUCCESS,
+            Self::Failed => ExitCode::FAILURE,
+            Self::Interrupted => ExitCode::from(INTERRUPTED),
+        }
+    }
+}
+
+/// The date as fragments give it.
+fn today() -> String {
+    fmt_http_date(SystemTime::now())
+}
+
+fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
