@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::reader::Section;
 use crate::domain::named::named_enum;
 use crate::profiler::node::{BreakerParams, CoolingParams};
+use crate::telemetry::decision_log::DecisionLogParams;
 
 /// Longest time any one clock may be set to: a day.
 const DAY_MS: f64 = 86_400_000.0;
@@ -112,6 +113,15 @@ pub(super) fn read_cooling(s: &mut Section<'_>) -> CoolingParams {
         s.fault("max_ms", "below `default_ms`", &format!("{} to {DAY_MS}", default.as_millis()));
     }
     CoolingParams { default: default.min(max), max }
+}
+
+/// `decision_log`: `path` (without it there is none), `file_mb` after which a file is put aside, 1 to 100000 (256),
+/// `files` kept, 1 to 1000 (4).
+pub(super) fn read_decision_log(s: &mut Section<'_>) -> Option<DecisionLogParams> {
+    let path = s.get("path").and_then(|field| field.path("a file that can be written"));
+    let file_mb = s.whole("file_mb", 1..=100_000, 256);
+    let files_max = s.count("files", 1..=1_000, 4);
+    path.map(|path| DecisionLogParams { path, file_bytes_max: file_mb << 20, files_max })
 }
 
 named_enum! {

@@ -46,6 +46,7 @@ pub use virtual_model::VirtualModel;
 use self::reader::{Field, Report, Section};
 use crate::planning::params::{WindowClose, WindowParams};
 use crate::profiler::node::{BreakerParams, CoolingParams};
+use crate::telemetry::decision_log::DecisionLogParams;
 
 pub use crate::profiler::power::{PowerSource, ScrapedMetric};
 
@@ -70,6 +71,8 @@ pub struct Config {
     /// `cooling`: `default_ms` an endpoint is left alone after a 429 or 503 that names no time (default
     /// 1000), and `max_ms` at most where it does (120000).
     pub cooling: CoolingParams,
+    /// `decision_log`; default none.
+    pub decision_log: Option<DecisionLogParams>,
     /// `response_model`; default `resolved`.
     pub response_model: ResponseModel,
     /// `window`: how requests are gathered.
@@ -140,6 +143,7 @@ fn read_config(s: &mut Section<'_>) -> Option<Config> {
     let timeouts = s.section("timeouts", Timeouts::read);
     let breaker = s.section("breaker", limits::read_breaker);
     let cooling = s.section("cooling", limits::read_cooling);
+    let decision_log = s.section("decision_log", limits::read_decision_log);
     let response_model = s.choice("response_model", ResponseModel::ALL, ResponseModel::Resolved);
     let window = s.section("window", routing::read_window);
     let routing = s.section("routing", RoutingConfig::read);
@@ -165,6 +169,7 @@ fn read_config(s: &mut Section<'_>) -> Option<Config> {
         timeouts,
         breaker,
         cooling,
+        decision_log,
         response_model,
         window,
         routing,

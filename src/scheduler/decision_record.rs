@@ -31,6 +31,28 @@ struct PlacementRecord<'a> {
     predicted: PredictedRecord,
 }
 
+/// A plan in the decision log, one line of it.
+#[derive(Debug, Serialize)]
+pub(super) struct PlanLine<'a> {
+    kind: &'static str,
+    plan: u64,
+    policy: &'static str,
+    solve_ms: f64,
+    objective: Option<f64>,
+    terms: Option<BTreeMap<&'static str, f64>>,
+    certified_gap: Option<f64>,
+    evaluations: Option<u64>,
+    requests: Vec<RequestLine<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct RequestLine<'a> {
+    id: &'a str,
+    destination: &'a str,
+    quality_source: &'static str,
+    predicted: PredictedRecord,
+}
+
 #[derive(Debug, Serialize)]
 struct PredictedRecord {
     quality: f64,
@@ -69,13 +91,7 @@ impl<'a> DecisionRecord<'a> {
             destination: id(p.destination),
             runner_up: solved.runner_up(&p.request_id).map(id),
             quality_source: p.source.as_str(),
-            predicted: PredictedRecord {
-                quality: p.estimate.quality.0,
-                usd: p.estimate.usd.0,
-                joules: p.estimate.joules.0,
-                seconds: p.estimate.completion.0,
-                completion_tokens: p.completion.0,
-            },
+            predicted: PredictedRecord::of(p),
         };
         let plan = &solved.plan;
         let outcome = plan.solved.as_ref().map(|s| OutcomeRecord::new(plan.number, s)).transpose()?;
@@ -87,6 +103,42 @@ impl<'a> DecisionRecord<'a> {
             placements: plan.planned.iter().map(place).collect(),
             outcome,
         })
+    }
+}
+
+impl<'a> PlanLine<'a> {
+    pub(super) fn new(policy: &'static str, solved: &'a SolvedPlan, destinations: &'a [Destination]) -> Self {
+        let decision = solved.plan.solved.as_ref().map(|solved| &solved.decision);
+        let request = |p: &'a Planned| RequestLine {
+            id: &p.request_id,
+            destination: destinations[p.destination.idx()].id.as_str(),
+            quality_source: p.source.as_str(),
+            predicted: PredictedRecord::of(p),
+        };
+        Self {
+            kind: "plan",
+            plan: solved.plan.number,
+            policy,
+            solve_ms: solved.took.as_secs_f64() * 1e3,
+            objective: decision.map(|d| d.objective),
+            terms: decision.map(|d| d.terms.named().into()),
+            certified_gap: decision.and_then(|d| d.certified_gap),
+            evaluations: decision.map(|d| d.evaluations),
+            requests: solved.plan.planned.iter().map(request).collect(),
+        }
+    }
+}
+
+impl PredictedRecord {
+    fn of(planned: &Planned) -> Self {
+        let e = &planned.estimate;
+        Self {
+            quality: e.quality.0,
+            usd: e.usd.0,
+            joules: e.joules.0,
+            seconds: e.completion.0,
+            completion_tokens: planned.completion.0,
+        }
     }
 }
 
