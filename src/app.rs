@@ -10,12 +10,13 @@ use anyhow::{Context as _, anyhow};
 use http::HeaderValue;
 use prometheus::{IntGaugeVec, Opts, Registry};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::config::{Config, EndpointConfig, ResponseModel};
-use crate::domain::{Availability, Destination};
+use crate::domain::{Availability, Destination, FleetView};
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::planning::{PlanParams, PlannerParams};
 use crate::profiler::node::{FleetHealth, HealthParams};
@@ -67,9 +68,15 @@ impl App {
         let pool = Arc::new(EndpointPool::new(specs, timeouts(&config)).context("cannot set up TLS")?);
         let health = FleetHealth::new(Arc::clone(&pool), health_params(&config), &registry)?;
         let quality = start_quality(&config, &destinations, &registry)?;
+        let (view, _) = watch::channel(Arc::new(FleetView::configured(&destinations)));
         let (policy, params) = scheduling(&config);
         let policy_name = policy.name();
-        let fleet = Fleet { destinations: Arc::clone(&destinations), health: health.subscribe(), quality };
+        let fleet = Fleet {
+            destinations: Arc::clone(&destinations),
+            health: health.subscribe(),
+            view: view.subscribe(),
+            quality,
+        };
         let (scheduler, scheduler_task) = Scheduler::new(params, policy, fleet, &registry)?;
         let world = World { pool: Arc::clone(&pool), health: health.clone() };
         let (stop, force) = (CancellationToken::new(), CancellationToken::new());
@@ -334,7 +341,12 @@ fn scheduling(config: &Config) -> (Box<dyn RoutingPolicy + Send + Sync>, Schedul
     };
     let gather = matches!(routing.policy, PolicyKind::Memetic | PolicyKind::MemeticPaper);
     let params = SchedulerParams {
-        planner: PlannerParams { window: config.window, gather, weights: routing.weights },
+        planner: PlannerParams {
+            window: config.window,
+            gather,
+            weights: routing.weights,
+            completion: routing.completion,
+        },
         plan: PlanParams { costs, objective: routing.objective, seed: routing.seed },
         budget: routing.budget,
         embed_wait: config.quality.embed_wait,

@@ -383,7 +383,7 @@ impl RequestManager {
                 Served { routing, headers, body: ServedBody::Whole(Full::new(body)) }
             }
             Answer::Streaming { headers, stream } => {
-                let books = Books { record, under_way, _lease: placement.lease };
+                let books = Books { record, under_way, lease: placement.lease };
                 let (timeouts, give_up) = (*self.world.pool.timeouts(), self.limits.give_up.clone());
                 let body = RelayBody::new(*stream, echo, books, Bounds { timeouts, give_up });
                 Served { routing, headers, body: ServedBody::Relayed(Box::new(body)) }

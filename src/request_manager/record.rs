@@ -127,11 +127,13 @@ impl Record {
         self.metrics.failed_attempt(reason);
     }
 
-    /// Content has come; only the first time counts.
-    pub(super) fn first_content(&mut self) {
-        if self.first_content.is_none() {
+    /// Content has come; only the first time counts, and is told.
+    pub(super) fn first_content(&mut self) -> bool {
+        let is_first = self.first_content.is_none();
+        if is_first {
             self.first_content = Some(Instant::now());
         }
+        is_first
     }
 
     /// What the endpoint counted, or what was seen of the completion where it did not count.

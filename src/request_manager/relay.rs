@@ -96,7 +96,7 @@ impl Passing {
 pub(super) struct Books {
     pub(super) record: Record,
     pub(super) under_way: UnderWay,
-    pub(super) _lease: Lease,
+    pub(super) lease: Lease,
 }
 
 /// What bounds the time of an answer under way.
@@ -216,7 +216,9 @@ impl RelayBody {
         if self.has_content()
             && let Some(books) = &mut self.books
         {
-            books.record.first_content();
+            if books.record.first_content() {
+                books.lease.answering();
+            }
             books.under_way.answering();
         }
     }
