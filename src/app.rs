@@ -1,6 +1,7 @@
 //! The composition root: a configuration becomes a running router, and ends in order.
 
 mod edge;
+mod profilers;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,10 +17,9 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::config::{Config, EndpointConfig, ResponseModel};
-use crate::domain::{Availability, Destination, FleetView};
+use crate::domain::{Destination, FleetView};
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::planning::{PlanParams, PlannerParams};
-use crate::profiler::node::{FleetHealth, HealthParams};
 use crate::profiler::quality::{
     DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
 };
@@ -34,6 +34,8 @@ use crate::routing::{
 };
 use crate::scheduler::{Fleet, Scheduler, SchedulerParams};
 use crate::units::{Seconds, Tokens};
+
+use profilers::Profilers;
 
 /// Once the drain limit is over, clients have this long to be told so.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -66,7 +68,8 @@ impl App {
         let destinations: Arc<[Destination]> = config.fleet.destinations.clone().into();
         let specs = config.fleet.endpoints.iter().map(endpoint_spec).collect::<anyhow::Result<Vec<_>>>()?;
         let pool = Arc::new(EndpointPool::new(specs, timeouts(&config)).context("cannot set up TLS")?);
-        let health = FleetHealth::new(Arc::clone(&pool), health_params(&config), &registry)?;
+        let profilers = Profilers::new(&config, &pool, &destinations, &registry)?;
+        let health = profilers.health.clone();
         let quality = start_quality(&config, &destinations, &registry)?;
         let (view, _) = watch::channel(Arc::new(FleetView::configured(&destinations)));
         let (policy, params) = scheduling(&config);
@@ -78,7 +81,9 @@ impl App {
             quality,
         };
         let (scheduler, scheduler_task) = Scheduler::new(params, policy, fleet, &registry)?;
-        let world = World { pool: Arc::clone(&pool), health: health.clone() };
+        let loads = profilers.engines.loads().clone();
+        let paths = profilers.paths.clone();
+        let world = World { pool: Arc::clone(&pool), health: health.clone(), loads: loads.clone(), paths };
         let (stop, force) = (CancellationToken::new(), CancellationToken::new());
         let give_up = force.child_token();
         let limits = ServeLimits { max_attempts: config.limits.max_attempts, give_up: give_up.clone() };
@@ -88,7 +93,7 @@ impl App {
         tasks.spawn(stop_aware(give_up.clone(), scheduler_task));
         health.probe_all().await;
         for ((_, spec), state) in pool.iter().zip(health.states().iter()) {
-            if *state != Availability::Ready {
+            if !state.takes_work() {
                 warn!(
                     endpoint = spec.name,
                     state = state.as_str(),
@@ -97,8 +102,9 @@ impl App {
             }
         }
         for (endpoint, _) in pool.iter() {
-            tasks.spawn(stop_aware(force.clone(), health.clone().watch_endpoint(endpoint)));
+            tasks.spawn(stop_aware(force.clone(), profilers.clone().watch_endpoint(endpoint)));
         }
+        tasks.spawn(stop_aware(force.clone(), profilers.watch_paths()));
         let readiness = Readiness { health, draining: stop.clone() };
         let api = Api::new(ApiParams {
             manager,
@@ -110,7 +116,7 @@ impl App {
             policy: policy_name,
             echo_model: config.response_model == ResponseModel::Echo,
         });
-        let admin = Admin::new(registry, scheduler, readiness, policy_name);
+        let admin = Admin::new(registry, scheduler, readiness, loads, policy_name);
         info!(
             listen = %listener.socket.local_addr()?,
             tls = listener.tls.is_some(),
@@ -285,11 +291,8 @@ fn timeouts(config: &Config) -> Timeouts {
         first_token: t.first_token,
         idle: t.idle,
         commit_after: t.commit_after,
+        load: t.load,
     }
-}
-
-fn health_params(config: &Config) -> HealthParams {
-    HealthParams { breaker: config.breaker, cooling: config.cooling, seed: config.routing.seed }
 }
 
 fn start_quality(

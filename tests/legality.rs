@@ -66,14 +66,14 @@ fn destination(n: usize, class: NodeClass, model: &str, capabilities: Capabiliti
 prop_compose! {
     fn any_context()(
         parts in prop::collection::vec(
-            (any::<bool>(), 0..2_usize, 0..3_usize, 0..6_usize, 0..4_u32), M
+            (any::<bool>(), 0..2_usize, 0..3_usize, 0..9_usize, 0..4_u32), M
         ),
     ) -> RoutingContext {
         let (mut destinations, mut states) = (Vec::new(), Vec::new());
         for (n, (is_edge, model, needs, availability, inflight)) in parts.into_iter().enumerate() {
             let class = if is_edge { NodeClass::Edge } else { NodeClass::Cloud };
             destinations.push(destination(n, class, ["m0", "m1"][model], NEEDS[needs]));
-            // Half of them are ready.
+            // A third of them are ready, and some busy.
             let availability = Availability::ALL.get(availability).copied().unwrap_or(Availability::Ready);
             states.push(DestinationState {
                 availability,
@@ -166,7 +166,7 @@ impl Client {
             && destination.context.is_none_or(|context| context.get() >= self.prompt + 100.0)
             && placements.into_iter().flatten().all(|class| class == destination.class)
             && floors.into_iter().flatten().all(|floor| self.quality[d] >= floor.get())
-            && state.availability == Availability::Ready
+            && matches!(state.availability, Availability::Ready | Availability::Busy)
             && !self.excluded.iter().any(|tried| tried.idx() == d)
     }
 }

@@ -56,6 +56,9 @@ pub struct Timeouts {
     pub first_byte: Duration,
     /// `first_token_ms`: until the first content event of a stream; default 300000.
     pub first_token: Duration,
+    /// `load_ms`: added to `first_byte_ms` and `first_token_ms` where the endpoint has said that it must load the model
+    /// first; default 300000.
+    pub load: Duration,
     /// `idle_ms`: between two reads of an answer that has begun; default 60000.
     pub idle: Duration,
     /// `commit_after_ms`: until a stream without content is committed and kept alive with comments;
@@ -77,6 +80,7 @@ impl Timeouts {
             connect: s.ms("connect_ms", clock.clone(), 3_000.0),
             first_byte: s.ms("first_byte_ms", clock.clone(), 120_000.0),
             first_token: s.ms("first_token_ms", clock.clone(), 300_000.0),
+            load: s.ms("load_ms", clock.clone(), 300_000.0),
             idle: s.ms("idle_ms", clock.clone(), 60_000.0),
             commit_after: s.ms("commit_after_ms", clock.clone(), 20_000.0),
             keep_alive: s.ms("keep_alive_ms", clock.clone(), 75_000.0),

@@ -14,6 +14,8 @@ named_enum! {
     pub enum Availability {
         /// Healthy.
         Ready = "ready",
+        /// Too busy to answer its health page while requests run there: it takes more of them.
+        Busy = "busy",
         /// Up, but its model is still loading.
         Loading = "loading",
         /// An operator is taking it out of service.
@@ -28,6 +30,12 @@ named_enum! {
 }
 
 impl Availability {
+    /// Whether new work may be sent there.
+    #[must_use]
+    pub const fn takes_work(self) -> bool {
+        matches!(self, Self::Ready | Self::Busy)
+    }
+
     /// Whether it ends by itself after a known time.
     #[must_use]
     pub const fn returns(self) -> bool {

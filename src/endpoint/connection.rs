@@ -24,6 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::muted_waker::MutedWaker;
+use super::upload::{Upload, UploadClock};
 
 /// Most that is read ahead of a response.
 const READ_BUFFER_MAX: usize = 1 << 20;
@@ -35,7 +36,7 @@ pub(super) type Stream = MaybeHttpsStream<TokioIo<WatchedStream>>;
 pub(super) struct EndpointConnection {
     sender: SendRequest<Full<Bytes>>,
     driver: Connection<Stream, Full<Bytes>>,
-    was_heard: Arc<AtomicBool>,
+    watch: Arc<Watch>,
     is_over: bool,
     /// What the driver wakes, and the same as a waker.
     muted: Arc<MutedWaker>,
@@ -59,11 +60,11 @@ impl EndpointConnection {
             MaybeHttpsStream::Http(plain) => plain.inner(),
             MaybeHttpsStream::Https(tls) => tls.inner().get_ref().0.inner().inner(),
         };
-        let was_heard = Arc::clone(&watched.was_heard);
+        let watch = Arc::clone(&watched.watch);
         let (sender, driver) = http1::Builder::new().max_buf_size(READ_BUFFER_MAX).handshake(stream).await?;
         let muted = Arc::new(MutedWaker::default());
         let waker = Waker::from(Arc::clone(&muted));
-        Ok(Box::new(Self { sender, driver, was_heard, is_over: false, muted, waker }))
+        Ok(Box::new(Self { sender, driver, watch, is_over: false, muted, waker }))
     }
 
     /// Sends `request` and reads the head of its answer. The body of the answer moves only while the connection
@@ -74,7 +75,8 @@ impl EndpointConnection {
         &mut self,
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, Broken> {
-        self.was_heard.store(false, Ordering::Relaxed);
+        self.watch.was_heard.store(false, Ordering::Relaxed);
+        self.watch.upload.reset();
         let mut answer = pin!(self.sender.send_request(request));
         let outcome = poll_fn(|cx| {
             self.drive(cx);
@@ -83,8 +85,13 @@ impl EndpointConnection {
             answer.as_mut().poll(&mut Context::from_waker(Waker::noop()))
         })
         .await;
-        let was_silent = !self.was_heard.load(Ordering::Relaxed);
+        let was_silent = !self.watch.was_heard.load(Ordering::Relaxed);
         outcome.map_err(|source| Broken { source, was_silent })
+    }
+
+    /// How fast the last request left, where that could be seen.
+    pub(super) fn uploaded(&self) -> Option<Upload> {
+        self.watch.upload.seen()
     }
 
     /// Moves what can be moved and has the task woken when there is more.
@@ -118,17 +125,24 @@ impl fmt::Debug for EndpointConnection {
     }
 }
 
-/// A TCP stream that notes when bytes come in.
+/// A TCP stream that notes when bytes come in and how they leave.
 #[derive(Debug)]
 pub(super) struct WatchedStream {
     stream: TcpStream,
-    was_heard: Arc<AtomicBool>,
+    watch: Arc<Watch>,
+}
+
+/// What is noted of one exchange.
+#[derive(Debug, Default)]
+struct Watch {
+    was_heard: AtomicBool,
+    upload: UploadClock,
 }
 
 impl WatchedStream {
     /// Wraps what a connector made.
     pub(super) fn wrap(stream: TokioIo<TcpStream>) -> TokioIo<Self> {
-        TokioIo::new(Self { stream: stream.into_inner(), was_heard: Arc::default() })
+        TokioIo::new(Self { stream: stream.into_inner(), watch: Arc::default() })
     }
 }
 
@@ -147,7 +161,7 @@ impl AsyncRead for WatchedStream {
         let n_before = buf.filled().len();
         let outcome = Pin::new(&mut self.stream).poll_read(cx, buf);
         if buf.filled().len() > n_before {
-            self.was_heard.store(true, Ordering::Relaxed);
+            self.watch.was_heard.store(true, Ordering::Relaxed);
         }
         outcome
     }
@@ -155,7 +169,9 @@ impl AsyncRead for WatchedStream {
 
 impl AsyncWrite for WatchedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let outcome = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.watch.upload.wrote(&outcome);
+        outcome
     }
 
     fn poll_write_vectored(
@@ -163,7 +179,9 @@ impl AsyncWrite for WatchedStream {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.watch.upload.wrote(&outcome);
+        outcome
     }
 
     fn is_write_vectored(&self) -> bool {

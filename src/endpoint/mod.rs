@@ -2,10 +2,12 @@
 //! answers say.
 
 mod body;
+mod connect_time;
 mod connection;
 mod idle;
 mod muted_waker;
 pub mod pool;
+mod upload;
 
 pub mod answer;
 pub mod coding;
@@ -22,5 +24,7 @@ pub(crate) mod json;
 mod kind;
 
 pub use body::AnswerBody;
+pub use connect_time::ConnectTime;
 pub use kind::EndpointKind;
-pub use pool::{EndpointPool, EndpointSpec, SendError, Timeouts};
+pub use pool::{EndpointPool, EndpointSpec, Post, SendError, Timeouts};
+pub use upload::Upload;

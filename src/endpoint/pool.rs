@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Collected, Full, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -57,6 +57,39 @@ pub struct Timeouts {
     pub idle: Duration,
     /// A stream without content is committed to the client after this; fail-over ends then.
     pub commit_after: Duration,
+    /// Added to `first_byte` and `first_token` where a model is known to have to be loaded first.
+    pub load: Duration,
+}
+
+impl Timeouts {
+    /// The limits of a request whose model has to be loaded first.
+    #[must_use]
+    pub fn with_load(self) -> Self {
+        let Self { first_byte, first_token, load, .. } = self;
+        Self { first_byte: first_byte + load, first_token: first_token + load, ..self }
+    }
+}
+
+/// A JSON body for an endpoint.
+#[derive(Debug)]
+pub struct Post<'a> {
+    /// What is called.
+    pub call: ApiCall,
+    /// Headers beside those that name the endpoint and its key.
+    pub headers: &'a HeaderMap,
+    /// The body.
+    pub body: Bytes,
+    /// Longest wait for the head of the answer.
+    pub first_byte: Duration,
+}
+
+/// What one page of an endpoint may take.
+#[derive(Debug, Clone, Copy)]
+pub struct PageBounds {
+    /// Until its head, and again until its end.
+    pub time: Duration,
+    /// Of its body.
+    pub bytes: usize,
 }
 
 /// Why an endpoint gave no response head.
@@ -84,6 +117,7 @@ type TcpConnector = MapResponse<HttpConnector, fn(TokioIo<TcpStream>) -> TokioIo
 pub struct EndpointPool {
     endpoints: Vec<Endpoint>,
     connector: Connector,
+    tls: Arc<rustls::ClientConfig>,
     timeouts: Timeouts,
 }
 
@@ -120,18 +154,23 @@ impl EndpointPool {
             tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
         };
         let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
+            .with_tls_config(tls.clone())
             .https_or_http()
             .enable_http1()
             .wrap_connector(MapResponse::new(tcp, WatchedStream::wrap as fn(_) -> _));
         let endpoints = endpoints.into_iter().map(Endpoint::new).collect::<std::io::Result<_>>()?;
-        Ok(Self { endpoints, connector, timeouts })
+        Ok(Self { endpoints, connector, tls: Arc::new(tls), timeouts })
     }
 
     /// The limits in force.
     #[must_use]
     pub const fn timeouts(&self) -> &Timeouts {
         &self.timeouts
+    }
+
+    /// How TLS is spoken with endpoints.
+    pub(super) fn tls(&self) -> Arc<rustls::ClientConfig> {
+        Arc::clone(&self.tls)
     }
 
     /// Every endpoint with its ordinal.
@@ -149,20 +188,20 @@ impl EndpointPool {
         key.into_iter().chain([spec.authority.as_str()]).chain(host)
     }
 
-    /// Posts a JSON body to where the endpoint takes calls of this kind.
+    /// Posts a JSON body to where the endpoint takes calls of its kind. How fast it left is an [`Upload`] among
+    /// the extensions of the answer, where that could be seen.
     ///
     /// # Errors
     /// No response head within the limits; nothing of an answer has been seen then.
     pub async fn post(
         &self,
         endpoint: EndpointOrd,
-        call: ApiCall,
-        headers: &HeaderMap,
-        body: Bytes,
+        post: Post<'_>,
     ) -> Result<Response<AnswerBody>, SendError> {
+        let Post { call, headers, body, first_byte } = post;
         let endpoint = &self.endpoints[endpoint.idx()];
         let request = || endpoint.request(Method::POST, endpoint.path_of(call), headers, &body);
-        self.send((endpoint, &endpoint.idle), request, self.timeouts.first_byte).await
+        self.send((endpoint, &endpoint.idle), request, first_byte).await
     }
 
     /// What is known of `endpoint`.
@@ -182,6 +221,24 @@ impl EndpointPool {
         path: &str,
         limit: Duration,
     ) -> Result<(StatusCode, Bytes), SendError> {
+        let bounds = PageBounds { time: limit, bytes: STATUS_BODY_MAX };
+        let (status, body) = self.get_page(endpoint, path, bounds).await?;
+        // The status says enough.
+        Ok((status, body.unwrap_or_default()))
+    }
+
+    /// Gets `path` from the endpoint's root (not its base path); `None` where the body is larger than allowed
+    /// or does not end in time.
+    ///
+    /// # Errors
+    /// No response head in time.
+    pub async fn get_page(
+        &self,
+        endpoint: EndpointOrd,
+        path: &str,
+        bounds: PageBounds,
+    ) -> Result<(StatusCode, Option<Bytes>), SendError> {
+        let PageBounds { time: limit, bytes } = bounds;
         let endpoint = &self.endpoints[endpoint.idx()];
         endpoint.idle.sweep();
         endpoint.idle_for_probes.sweep();
@@ -190,13 +247,9 @@ impl EndpointPool {
         let request = || endpoint.request(Method::GET, path.clone(), &headers, &Bytes::new());
         let response = self.send((endpoint, &endpoint.idle_for_probes), request, limit).await?;
         let status = response.status();
-        let drained = Limited::new(response.into_body(), STATUS_BODY_MAX).collect();
-        let body = match tokio::time::timeout(limit, drained).await {
-            Ok(Ok(body)) => body.to_bytes(),
-            // The status says enough.
-            Ok(Err(_)) | Err(_) => Bytes::new(),
-        };
-        Ok((status, body))
+        let drained = Limited::new(response.into_body(), bytes).collect();
+        let body = timeout(limit, drained).await.ok().and_then(Result::ok);
+        Ok((status, body.map(Collected::to_bytes)))
     }
 
     /// Sends a request, and once more over a new connection where a kept one turned out to be closed already.
@@ -277,7 +330,12 @@ fn answered(
     connection: Box<EndpointConnection>,
     idle: &Arc<IdleConnections>,
 ) -> Response<AnswerBody> {
-    response.map(|incoming| AnswerBody::new(incoming, connection, Arc::clone(idle)))
+    let uploaded = connection.uploaded();
+    let mut response = response.map(|incoming| AnswerBody::new(incoming, connection, Arc::clone(idle)));
+    if let Some(upload) = uploaded {
+        response.extensions_mut().insert(upload);
+    }
+    response
 }
 
 impl EndpointSpec {

@@ -431,7 +431,7 @@ impl Planner {
             inflight.saturating_add(n_elsewhere) < destination.throughput.max_concurrency
         };
         // It may have gone out of service while the plan was made.
-        has_room && self.context.states[d.idx()].availability == Availability::Ready
+        has_room && self.context.states[d.idx()].availability.takes_work()
     }
 
     /// Waiting time after which a request joins the queue of its planned destination's engine.

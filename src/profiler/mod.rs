@@ -1,4 +1,7 @@
 //! The profiler (paper III-B): what the router knows about its fleet. It publishes; routing never sees it.
 
+pub mod engine;
+pub mod exposition;
+pub mod network;
 pub mod node;
 pub mod quality;

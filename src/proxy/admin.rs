@@ -15,6 +15,7 @@ use super::readiness::Readiness;
 use super::respond::{ResponseBody, error_response, json as json_response, text, with_type};
 use super::routes::percent_decoded;
 use crate::domain::Destination;
+use crate::profiler::engine::{ModelLoad, ModelLoads};
 use crate::scheduler::Scheduler;
 use crate::scheduler::decision_record::DecisionRecord;
 
@@ -24,14 +25,21 @@ pub struct Admin {
     registry: Registry,
     scheduler: Scheduler,
     readiness: Readiness,
+    loads: ModelLoads,
     policy: &'static str,
 }
 
 impl Admin {
     /// The admin API over these parts.
     #[must_use]
-    pub fn new(registry: Registry, scheduler: Scheduler, readiness: Readiness, policy: &'static str) -> Self {
-        Self { registry, scheduler, readiness, policy }
+    pub fn new(
+        registry: Registry,
+        scheduler: Scheduler,
+        readiness: Readiness,
+        loads: ModelLoads,
+        policy: &'static str,
+    ) -> Self {
+        Self { registry, scheduler, readiness, loads, policy }
     }
 
     fn answer(&self, request: &Request<Incoming>) -> Response<ResponseBody> {
@@ -67,7 +75,8 @@ impl Admin {
 
     fn destinations(&self) -> Value {
         let states = self.readiness.health.states();
-        let describe = |d: &Destination| {
+        let loads = self.loads.current();
+        let describe = |(d, load): (&Destination, &ModelLoad)| {
             json!({
                 "id": d.id.as_str(),
                 "node": &*d.node,
@@ -79,9 +88,13 @@ impl Admin {
                 "prefill_tps": d.throughput.prefill.0,
                 "decode_tps": d.throughput.decode.0,
                 "batch_speedup": d.throughput.batch_speedup,
+                "loaded": load.is_loaded,
+                "loading": load.loading_since.is_some(),
+                "load_s": load.is_loaded.map(|_| load.load.0),
             })
         };
-        json!({ "destinations": self.scheduler.destinations().iter().map(describe).collect::<Vec<_>>() })
+        let described = self.scheduler.destinations().iter().zip(loads.iter()).map(describe);
+        json!({ "destinations": described.collect::<Vec<_>>() })
     }
 
     fn decision(&self, request_id: &str) -> Response<ResponseBody> {

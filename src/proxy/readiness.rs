@@ -7,7 +7,6 @@ use http::{Response, StatusCode};
 use tokio_util::sync::CancellationToken;
 
 use super::respond::{ResponseBody, text};
-use crate::domain::Availability;
 use crate::profiler::node::FleetHealth;
 
 /// What readiness depends on.
@@ -26,7 +25,7 @@ impl Readiness {
             return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n");
         }
         let states = self.health.states();
-        let n_ready = states.iter().filter(|state| **state == Availability::Ready).count();
+        let n_ready = states.iter().filter(|state| state.takes_work()).count();
         let status = if n_ready > 0 { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         text(status, format!("{n_ready} of {} endpoints ready\n", states.len()))
     }

@@ -16,19 +16,23 @@ use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
-use super::Call;
 use super::answer_head::{
     is_event_stream, names_plain_text, passed_event_stream_headers, passed_json_headers,
 };
+use super::download::Download;
 use super::failure::{Failure, should_retry};
-use crate::domain::{ApiCall, Destination, EndpointOrd};
+use super::{Call, World};
+use crate::domain::{ApiCall, Destination, DestinationOrd, EndpointOrd};
 use crate::endpoint::answer::{Usage, inspect_complete};
 use crate::endpoint::coding::{ContentCoding, DecodedBody};
 use crate::endpoint::event_filter::EventFilter;
 use crate::endpoint::meter::StreamMeter;
 use crate::endpoint::retry_after::retry_after;
 use crate::endpoint::upstream_error::{Renamed, UpstreamError};
-use crate::endpoint::{AnswerBody, EndpointPool, Timeouts};
+use crate::endpoint::{AnswerBody, EndpointPool, Post, Timeouts, Upload};
+use crate::profiler::engine::ColdStart;
+use crate::profiler::network::Direction;
+use crate::units::{Seconds, Tokens};
 
 /// Held of a stream before its first content; more is committed.
 const PREAMBLE_BYTES_MAX: usize = 8 << 10;
@@ -42,9 +46,12 @@ const FIRST_TOKEN_TIMEOUT: Failure = Failure::TimedOut("first_token_timeout");
 /// One attempt at one destination.
 pub(super) struct Attempt<'a> {
     call: &'a Call,
-    pool: &'a Arc<EndpointPool>,
+    world: &'a World,
     destination: &'a Destination,
     began: Instant,
+    limits: Timeouts,
+    /// Where its model is not loaded.
+    cold: Option<ColdStart>,
     usage: &'a UsageInjection,
     /// Whether the event with the token counts is the router's own affair.
     asks_for_usage: bool,
@@ -78,8 +85,10 @@ impl UsageInjection {
 /// An endpoint and the way to it.
 #[derive(Debug, Clone)]
 struct Line {
-    pool: Arc<EndpointPool>,
+    world: World,
     endpoint: EndpointOrd,
+    /// Longest wait for the head of its answer.
+    first_byte: Duration,
     /// What its errors are to call the model; `None` = as it does.
     renamed: Option<Renamed>,
     usage: UsageInjection,
@@ -97,6 +106,8 @@ struct Outgoing {
 
 /// The body of an endpoint's answer without its content coding.
 type PlainBody = DecodedBody<AnswerBody>;
+/// The head of a good answer; where its model was loaded first, with what is to learn of that.
+type Opened = (Response<PlainBody>, Option<ColdStart>);
 
 /// An answer that may be committed to the client, as a 200 whatever kind of success its endpoint called it.
 #[derive(Debug)]
@@ -120,6 +131,8 @@ pub(super) struct Streaming {
     pub(super) filter: EventFilter,
     /// When the attempt began.
     pub(super) began: Instant,
+    /// Its limits.
+    pub(super) limits: Timeouts,
 }
 
 /// What is still to come of an answer under way.
@@ -143,32 +156,43 @@ impl fmt::Debug for Rest {
 }
 
 impl<'a> Attempt<'a> {
-    /// An attempt that begins now.
+    /// An attempt that begins now. Where the model has to be loaded first, it is given the time for that.
     pub(super) fn new(
-        pool: &'a Arc<EndpointPool>,
+        world: &'a World,
         usage: &'a UsageInjection,
-        (call, destination): (&'a Call, &'a Destination),
+        call: &'a Call,
+        (ord, destination): (DestinationOrd, &'a Destination),
     ) -> Self {
-        Self { call, pool, destination, began: Instant::now(), usage, asks_for_usage: false }
+        let cold = world.loads.begin(ord);
+        let limits = *world.pool.timeouts();
+        let limits = if cold.is_some() { limits.with_load() } else { limits };
+        let began = Instant::now();
+        Self { call, world, destination, began, limits, cold, usage, asks_for_usage: false }
     }
 
     pub(super) async fn run(mut self) -> Result<Answer, Failure> {
         let call = self.call;
         let outgoing = self.outgoing();
         self.asks_for_usage = outgoing.unasked.is_some();
+        let (line, mut cold) = (self.line(), self.cold.take());
         // Boxed: large, and moved by every future around it otherwise.
-        let mut opened = Box::pin(self.line().open(outgoing));
+        let mut opened = Box::pin(async move {
+            let response = line.open(outgoing).await?;
+            cold.iter_mut().for_each(ColdStart::answered);
+            Ok((response, cold))
+        });
         if !call.stream {
-            let response = opened.await?;
-            return self.read_whole(response).await;
+            let (response, cold) = opened.await?;
+            return self.read_whole(response, cold).await;
         }
         match timeout_at(self.quiet_until(), &mut opened).await {
-            Ok(response) => {
-                let response = response?;
+            Ok(opened) => {
+                let (response, cold) = opened?;
                 if is_event_stream(&response) {
+                    cold.into_iter().for_each(|cold| cold.worked(self.prefill()));
                     self.read_preamble(response).await
                 } else {
-                    self.read_whole(response).await
+                    self.read_whole(response, cold).await
                 }
             }
             Err(_) if self.may_commit() => Ok(self.commit_without_head(opened)),
@@ -179,7 +203,7 @@ impl<'a> Attempt<'a> {
     fn outgoing(&self) -> Outgoing {
         let call = self.call;
         let endpoint = self.destination.endpoint;
-        let kind = self.pool.spec(endpoint).kind;
+        let kind = self.world.pool.spec(endpoint).kind;
         let body = (call.body_for)(&self.destination.upstream_model);
         let asked = kind.prepare(body.clone(), call.stream && self.usage.is_on(endpoint));
         let unasked = asked.asks_for_usage.then(|| kind.prepare(body, false).body);
@@ -188,22 +212,28 @@ impl<'a> Attempt<'a> {
 
     /// Until when a stream may be without content and nothing happens.
     fn quiet_until(&self) -> Instant {
-        let limits = self.pool.timeouts();
-        self.began + limits.commit_after.min(limits.first_token)
+        self.began + self.limits.commit_after.min(self.limits.first_token)
     }
 
     /// Whether a stream without content is committed to the client then, or given up.
     fn may_commit(&self) -> bool {
-        self.pool.timeouts().commit_after < self.pool.timeouts().first_token
+        self.limits.commit_after < self.limits.first_token
+    }
+
+    /// What the endpoint does itself before the first token.
+    fn prefill(&self) -> Seconds {
+        self.call.request.prompt_tokens.duration_at(self.destination.throughput.prefill)
     }
 
     /// A stream whose endpoint has not even sent a head: it may be loading the model.
     fn commit_without_head(
         self,
-        opened: impl Future<Output = Result<Response<PlainBody>, Failure>> + Send + Unpin + 'static,
+        opened: impl Future<Output = Result<Opened, Failure>> + Send + Unpin + 'static,
     ) -> Answer {
+        let prefill = self.prefill();
         let body = async move {
-            let response = opened.await?;
+            let (response, cold) = opened.await?;
+            cold.into_iter().for_each(|cold| cold.worked(prefill));
             if is_event_stream(&response) {
                 return Ok(response.into_body());
             }
@@ -219,16 +249,17 @@ impl<'a> Attempt<'a> {
         headers: HeaderMap,
         (held, rest, meter): (BytesMut, Rest, Option<StreamMeter>),
     ) -> Answer {
-        let secrets = self.pool.secrets(self.destination.endpoint).map(str::to_owned);
+        let secrets = self.world.pool.secrets(self.destination.endpoint).map(str::to_owned);
         let filter = EventFilter::new(self.asks_for_usage, secrets, self.renamed());
-        let stream = Streaming { held, rest, meter, filter, began: self.began };
+        let stream = Streaming { held, rest, meter, filter, began: self.began, limits: self.limits };
         Answer::Streaming { headers, stream: Box::new(stream) }
     }
 
     fn line(&self) -> Line {
         Line {
-            pool: Arc::clone(self.pool),
+            world: self.world.clone(),
             endpoint: self.destination.endpoint,
+            first_byte: self.limits.first_byte,
             usage: self.usage.clone(),
             renamed: self.renamed(),
         }
@@ -277,8 +308,13 @@ impl<'a> Attempt<'a> {
     }
 
     /// Reads an answer in one piece; a very large one is passed on while it comes.
-    async fn read_whole(self, response: Response<PlainBody>) -> Result<Answer, Failure> {
-        let limits = *self.pool.timeouts();
+    async fn read_whole(
+        self,
+        response: Response<PlainBody>,
+        cold: Option<ColdStart>,
+    ) -> Result<Answer, Failure> {
+        let limits = self.limits;
+        let mut download = Download::of(response.headers());
         let headers = passed_json_headers(response.headers());
         let mut rest = response.into_body();
         let mut held = BytesMut::new();
@@ -287,10 +323,12 @@ impl<'a> Attempt<'a> {
         loop {
             match timeout_at(read_by, rest.frame()).await {
                 Ok(Some(Ok(frame))) => {
+                    let now = Instant::now();
                     if let Ok(data) = frame.into_data() {
+                        download.came(data.len(), now);
                         held.extend_from_slice(&data);
                     }
-                    read_by = Instant::now() + limits.idle;
+                    read_by = now + limits.idle;
                     too_late = Failure::TimedOut("idle_timeout");
                 }
                 Ok(Some(Err(_))) => return Err(Failure::Broken),
@@ -307,6 +345,15 @@ impl<'a> Attempt<'a> {
         let body = held.freeze();
         let usage = inspect_complete(self.call.kind, &body)
             .map_err(|error| self.line().answered(error, Wishes::default()))?;
+        if let Some((bytes, time)) = download.seen() {
+            self.world.paths.transferred(self.destination.endpoint, Direction::Down, bytes, time);
+        }
+        // An answer in one piece begins when it is complete.
+        if let (Some(cold), Some(usage)) = (cold, usage) {
+            let counted = |tokens: u64| Tokens(tokens as f64);
+            let (prompt, completion) = (counted(usage.prompt_tokens), counted(usage.completion_tokens));
+            cold.worked(self.destination.throughput.service_time(prompt, completion));
+        }
         Ok(Answer::Whole { headers, body, usage })
     }
 }
@@ -319,7 +366,7 @@ impl Line {
         match self.send(kind, &headers, body).await {
             Err(failure) if failure.is_about_usage() => match unasked {
                 Some(body) => {
-                    self.usage.switch_off(self.endpoint, &self.pool.spec(self.endpoint).name);
+                    self.usage.switch_off(self.endpoint, &self.world.pool.spec(self.endpoint).name);
                     Box::pin(self.send(kind, &headers, body)).await
                 }
                 None => Err(failure),
@@ -330,16 +377,20 @@ impl Line {
 
     async fn send(
         &self,
-        kind: ApiCall,
+        call: ApiCall,
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Response<PlainBody>, Failure> {
-        let response = self.pool.post(self.endpoint, kind, headers, body).await?;
+        let post = Post { call, headers, body, first_byte: self.first_byte };
+        let response = self.world.pool.post(self.endpoint, post).await?;
+        if let Some(Upload { bytes, time }) = response.extensions().get() {
+            self.world.paths.transferred(self.endpoint, Direction::Up, *bytes, *time);
+        }
         if response.status().is_success() { decoded(response) } else { Err(self.read_error(response).await) }
     }
 
     async fn read_error(&self, response: Response<AnswerBody>) -> Failure {
-        let Timeouts { idle, .. } = *self.pool.timeouts();
+        let Timeouts { idle, .. } = *self.world.pool.timeouts();
         let status = response.status();
         let wishes = Wishes {
             wait: retry_after(response.headers(), SystemTime::now()),
@@ -361,7 +412,7 @@ impl Line {
 
     /// An endpoint's error in its own words, but for its address and key.
     fn answered(&self, mut error: UpstreamError, wishes: Wishes) -> Failure {
-        for secret in self.pool.secrets(self.endpoint) {
+        for secret in self.world.pool.secrets(self.endpoint) {
             error.redact(secret);
         }
         if let Some(renamed) = &self.renamed {

@@ -7,6 +7,7 @@
 pub mod admission;
 mod answer_head;
 mod attempt;
+mod download;
 mod failure;
 pub mod key_budget;
 mod metrics;
@@ -26,6 +27,8 @@ use tracing::{debug, warn};
 use crate::domain::{ApiCall, Destination, DestinationOrd, EndpointOrd, RequestEstimate, RoutingRequest};
 use crate::endpoint::EndpointPool;
 use crate::endpoint::echo::echo_model;
+use crate::profiler::engine::ModelLoads;
+use crate::profiler::network::NetworkProfiler;
 use crate::profiler::node::{Absence, FleetHealth, Leave, UnderWay, Verdict};
 use crate::scheduler::{NoDestination, PlaceError, Placement, Scheduler};
 use crate::units::Seconds;
@@ -36,7 +39,7 @@ use key_budget::KeyUse;
 use metrics::RequestMetrics;
 use record::{Outcome, Record};
 
-use relay::{Books, Bounds};
+use relay::Books;
 
 pub(crate) use answer_head::names_event_stream;
 pub use failure::{ComeBack, FailureKind};
@@ -155,6 +158,10 @@ pub struct World {
     pub pool: Arc<EndpointPool>,
     /// Their health, which outcomes of requests are part of.
     pub health: FleetHealth,
+    /// Which of their models are loaded, which first answers are part of.
+    pub loads: ModelLoads,
+    /// The paths to them, which transfers are part of.
+    pub paths: NetworkProfiler,
 }
 
 impl RequestManager {
@@ -286,8 +293,9 @@ impl RequestManager {
         placement: &Placement,
         mut under_way: UnderWay,
     ) -> Result<(Answer, UnderWay), Failure> {
-        let destination = &self.scheduler.destinations()[placement.planned.destination.idx()];
-        match Attempt::new(&self.world.pool, &self.usage, (call, destination)).run().await {
+        let ord = placement.planned.destination;
+        let destination = &self.scheduler.destinations()[ord.idx()];
+        match Attempt::new(&self.world, &self.usage, call, (ord, destination)).run().await {
             Ok(answer) => Ok((answer, under_way)),
             Err(failure) => {
                 under_way.judge(failure.verdict());
@@ -384,8 +392,7 @@ impl RequestManager {
             }
             Answer::Streaming { headers, stream } => {
                 let books = Books { record, under_way, lease: placement.lease };
-                let (timeouts, give_up) = (*self.world.pool.timeouts(), self.limits.give_up.clone());
-                let body = RelayBody::new(*stream, echo, books, Bounds { timeouts, give_up });
+                let body = RelayBody::new(*stream, echo, books, self.limits.give_up.clone());
                 Served { routing, headers, body: ServedBody::Relayed(Box::new(body)) }
             }
         }

@@ -16,7 +16,6 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use super::attempt::{Rest, Streaming};
 use super::failure::{Failure, is_about_the_router};
 use super::record::{Outcome, Record};
-use crate::endpoint::Timeouts;
 use crate::endpoint::echo::ModelEcho;
 use crate::endpoint::meter::StreamMeter;
 use crate::endpoint::upstream_error::UpstreamError;
@@ -50,7 +49,6 @@ pub struct RelayBody {
     timer: Pin<Box<Sleep>>,
     /// When silence means something; the timer goes off then or before.
     due: Instant,
-    limits: Timeouts,
     state: State,
     passing: Passing,
     books: Option<Books>,
@@ -99,14 +97,6 @@ pub(super) struct Books {
     pub(super) lease: Lease,
 }
 
-/// What bounds the time of an answer under way.
-#[derive(Debug)]
-pub(super) struct Bounds {
-    pub(super) timeouts: Timeouts,
-    /// Ends it when the router has no more time.
-    pub(super) give_up: CancellationToken,
-}
-
 /// The in-band error that ends a committed stream.
 struct LastWords {
     message: String,
@@ -150,20 +140,25 @@ enum State {
 }
 
 impl RelayBody {
-    /// `echo` is the model name that events are to show; `None` = as the endpoint wrote it.
-    pub(super) fn new(stream: Streaming, echo: Option<Arc<str>>, books: Books, bounds: Bounds) -> Self {
-        let Bounds { timeouts: limits, give_up } = bounds;
+    /// `echo` is the model name that events are to show; `None` = as the endpoint wrote it. `give_up` ends it when
+    /// the router has no more time.
+    pub(super) fn new(
+        stream: Streaming,
+        echo: Option<Arc<str>>,
+        books: Books,
+        give_up: CancellationToken,
+    ) -> Self {
         let passing = match (&stream.meter, echo) {
             (None, _) => Passing::Plain,
             (Some(_), None) => Passing::Lines(WholeLines::default()),
             (Some(_), Some(model)) => Passing::Echo(ModelEcho::new(model)),
         };
-        let due = Instant::now() + limits.idle;
+        let due = Instant::now() + stream.limits.idle;
         let timer = Box::pin(sleep_until(due));
         let state = State::Passing;
         // A token of its own: streams do not meet at its lock.
         let give_up = Box::pin(give_up.child_token().cancelled_owned());
-        let mut body = Self { stream, timer, due, limits, state, passing, books: Some(books), give_up };
+        let mut body = Self { stream, timer, due, state, passing, books: Some(books), give_up };
         body.rearm();
         body
     }
@@ -176,9 +171,9 @@ impl RelayBody {
     fn rearm(&mut self) {
         let now = Instant::now();
         let at = if self.has_content() {
-            now + self.limits.idle
+            now + self.stream.limits.idle
         } else {
-            (now + self.limits.commit_after).min(self.stream.began + self.limits.first_token)
+            (now + self.stream.limits.commit_after).min(self.stream.began + self.stream.limits.first_token)
         };
         self.due = at;
         // A timer that goes off too early is set again then: cheaper than at every piece of a stream.
@@ -312,7 +307,7 @@ impl RelayBody {
             ready!(self.timer.as_mut().poll(cx));
         }
         let waits_for_content = !self.has_content();
-        if waits_for_content && Instant::now() < self.stream.began + self.limits.first_token {
+        if waits_for_content && Instant::now() < self.stream.began + self.stream.limits.first_token {
             self.rearm();
             self.timer.as_mut().reset(self.due);
             // Polled once more so that the timer wakes this task.

@@ -210,7 +210,7 @@ fn by_availability(candidates: &mut Vec<Candidate<'_>>) -> Result<(), NoDestinat
             .map(|(d, ..)| *d)
             .collect(),
     };
-    candidates.retain(|(.., state)| state.availability == Availability::Ready);
+    candidates.retain(|(.., state)| state.availability.takes_work());
     if candidates.is_empty() { Err(unavailable) } else { Ok(()) }
 }
 

@@ -8,7 +8,7 @@ use cema_router::app::{App, Stopper};
 use cema_router::config::Config;
 use tokio::task::JoinHandle;
 
-use super::answers::healthy;
+use super::answers::{healthy, json};
 use super::fake_endpoint::{FakeEndpoint, Recorded, Step};
 use super::in_time;
 use super::metrics::Metrics;
@@ -40,13 +40,13 @@ pub(crate) fn ask_stream(model: &str) -> String {
     format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"hi"}}],"stream":true}}"#)
 }
 
-/// A scripted endpoint that is healthy; `script` answers everything that is no health probe.
+/// A scripted endpoint that is healthy and has no page about its engine; `script` answers its calls.
 pub(crate) async fn llm(script: impl Fn(&Recorded) -> Vec<Step> + Send + Sync + 'static) -> FakeEndpoint {
-    FakeEndpoint::start(
-        move |request| {
-            if request.head.path() == "/health" { healthy() } else { script(request) }
-        },
-    )
+    FakeEndpoint::start(move |request| match (&*request.head.method(), &*request.head.path()) {
+        (_, "/health") => healthy(),
+        ("GET", "/metrics" | "/props" | "/slots" | "/api/ps" | "/api/tags") => json(404, "{}"),
+        _ => script(request),
+    })
     .await
 }
 
@@ -65,6 +65,7 @@ pub(crate) struct Node {
     kind: &'static str,
     endpoint: String,
     model: String,
+    network: &'static str,
 }
 
 /// A node called `name` whose endpoint serves the model `m` at `url`.
@@ -77,6 +78,8 @@ pub(crate) fn node(name: &str, url: impl Into<String>) -> Node {
         kind: "vllm",
         endpoint: String::new(),
         model,
+        // Connections that come and go would be in the way of tests that count them.
+        network: "{measure: off}",
     }
 }
 
@@ -107,6 +110,12 @@ impl Node {
     /// Its endpoint is some other OpenAI-compatible server.
     pub(crate) fn openai(mut self) -> Self {
         self.kind = "openai";
+        self
+    }
+
+    /// The path to it is measured.
+    pub(crate) fn measured(mut self) -> Self {
+        self.network = "{measure: auto}";
         self
     }
 
@@ -141,8 +150,9 @@ impl Router {
             text.push_str("quality: {store: /nonexistent/quality}\n");
         }
         text.push_str("nodes:\n");
-        for Node { name, class, url, kind, endpoint, model } in nodes {
-            writeln!(text, "  - name: {name}\n    class: {class}\n    endpoints:").unwrap();
+        for Node { name, class, url, kind, endpoint, model, network } in nodes {
+            writeln!(text, "  - name: {name}\n    class: {class}\n    network: {network}\n    endpoints:")
+                .unwrap();
             writeln!(text, "      - {{url: \"{url}\", kind: {kind}, models: [{model}]{endpoint}}}").unwrap();
         }
         let env = |name: &str| match name {

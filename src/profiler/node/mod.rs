@@ -60,6 +60,7 @@ struct Shared {
     states: watch::Sender<Arc<[Availability]>>,
     nodes: Vec<Node>,
     up: IntGaugeVec,
+    busy: IntGaugeVec,
     circuits: IntGaugeVec,
 }
 
@@ -149,6 +150,10 @@ impl FleetHealth {
             Ok(gauge)
         };
         let up = gauge("cema_endpoint_up", "Whether the endpoint can take work (1) or not (0).")?;
+        let busy = gauge(
+            "cema_endpoint_busy",
+            "Whether the endpoint is too busy to answer its health page while requests run there (1) or not (0).",
+        )?;
         let circuits = gauge(
             "cema_circuit_state",
             "Circuit of the endpoint: 0 closed, 1 half-open (one request on trial), 2 open.",
@@ -156,6 +161,7 @@ impl FleetHealth {
         let mut nodes = Vec::new();
         for (endpoint, spec) in pool.iter() {
             up.with_label_values(&[&spec.name]).set(0);
+            busy.with_label_values(&[&spec.name]).set(0);
             circuits.with_label_values(&[&spec.name]).set(0);
             let seed = params.seed.wrapping_add(u64::from(endpoint.0));
             nodes.push(Node {
@@ -165,7 +171,7 @@ impl FleetHealth {
             });
         }
         let states = watch::Sender::new(vec![Availability::Down; nodes.len()].into());
-        Ok(Self { shared: Arc::new(Shared { pool, params, states, nodes, up, circuits }) })
+        Ok(Self { shared: Arc::new(Shared { pool, params, states, nodes, up, busy, circuits }) })
     }
 
     /// Follows the states.
@@ -178,6 +184,12 @@ impl FleetHealth {
     #[must_use]
     pub fn states(&self) -> Arc<[Availability]> {
         Arc::clone(&self.shared.states.borrow())
+    }
+
+    /// Requests of this router under way at `endpoint`.
+    #[must_use]
+    pub fn inflight(&self, endpoint: EndpointOrd) -> u32 {
+        self.node(endpoint).inflight.load(Ordering::Relaxed)
     }
 
     /// Lets a request through to `endpoint` and counts it there until the guard is dropped.
@@ -261,17 +273,15 @@ impl FleetHealth {
                     self.set_probed(endpoint, Availability::Down);
                 }
             },
-            Err(SendError::FirstByteTimeout(_)) if self.is_working(endpoint) => {}
+            Err(SendError::FirstByteTimeout(_)) if self.inflight(endpoint) > 0 => {
+                self.update(endpoint, |state, _| state.silent_at_work());
+            }
             Err(_) => self.set_probed(endpoint, Availability::Down),
         }
     }
 
     fn set_probed(&self, endpoint: EndpointOrd, probed: Availability) {
         self.update(endpoint, |state, _| state.probed(probed));
-    }
-
-    fn is_working(&self, endpoint: EndpointOrd) -> bool {
-        self.node(endpoint).inflight.load(Ordering::Relaxed) > 0
     }
 
     fn node(&self, endpoint: EndpointOrd) -> &Node {
@@ -310,7 +320,8 @@ impl FleetHealth {
                 next[endpoint.idx()] = is.availability;
                 *states = next.into();
             });
-            self.shared.up.with_label_values(&[name]).set(i64::from(is.availability == Availability::Ready));
+            self.shared.up.with_label_values(&[name]).set(i64::from(is.availability.takes_work()));
+            self.shared.busy.with_label_values(&[name]).set(i64::from(is.availability == Availability::Busy));
             info!(endpoint = name, state = is.availability.as_str(), "endpoint state changed");
         }
     }

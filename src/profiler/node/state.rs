@@ -50,7 +50,7 @@ struct Cooling {
 /// The state of one endpoint.
 #[derive(Debug)]
 pub(super) struct EndpointState {
-    /// `Ready`, `Loading` or `Down`, as its health page or a failed connection has it.
+    /// `Ready`, `Busy`, `Loading` or `Down`, as its health page or a failed connection has it.
     probed: Availability,
     cooling: Option<Cooling>,
     breaker: Breaker,
@@ -73,10 +73,12 @@ impl EndpointState {
     /// Whether it can take work.
     pub(super) fn availability(&self) -> Availability {
         match (self.probed, self.breaker.circuit()) {
-            (Availability::Ready, Circuit::Open { .. } | Circuit::HalfOpen { is_on_trial: true }) => {
+            (probed, Circuit::Open { .. } | Circuit::HalfOpen { is_on_trial: true })
+                if probed.takes_work() =>
+            {
                 Availability::CircuitOpen
             }
-            (Availability::Ready, _) if self.cooling.is_some() => Availability::Cooling,
+            (probed, _) if probed.takes_work() && self.cooling.is_some() => Availability::Cooling,
             (probed, _) => probed,
         }
     }
@@ -122,6 +124,14 @@ impl EndpointState {
 
     pub(super) const fn probed(&mut self, probed: Availability) {
         self.probed = probed;
+    }
+
+    /// Its health page did not answer in time while requests run there. One that was not up before has not come up
+    /// by that.
+    pub(super) const fn silent_at_work(&mut self) {
+        if self.probed.takes_work() {
+            self.probed = Availability::Busy;
+        }
     }
 
     /// It asked to be left alone: for `wait`, within bounds. Of two such wishes the later end counts.

@@ -1,0 +1,62 @@
+//! What watches the endpoints and the paths to them.
+
+use std::sync::Arc;
+
+use prometheus::Registry;
+
+use crate::config::{Config, NetworkMeasure, NodeConfig};
+use crate::domain::{Destination, EndpointOrd};
+use crate::endpoint::EndpointPool;
+use crate::profiler::engine::EngineProfiler;
+use crate::profiler::network::{NetworkProfiler, NodePath};
+use crate::profiler::node::{FleetHealth, HealthParams};
+
+/// The profilers of a fleet; none does anything yet. Clones share them.
+#[derive(Debug, Clone)]
+pub(super) struct Profilers {
+    pub(super) health: FleetHealth,
+    pub(super) engines: EngineProfiler,
+    pub(super) paths: NetworkProfiler,
+    n_nodes: usize,
+}
+
+impl Profilers {
+    pub(super) fn new(
+        config: &Config,
+        pool: &Arc<EndpointPool>,
+        destinations: &Arc<[Destination]>,
+        registry: &Registry,
+    ) -> prometheus::Result<Self> {
+        let seed = config.routing.seed;
+        let health = FleetHealth::new(Arc::clone(pool), health_params(config), registry)?;
+        let engines = EngineProfiler::new(Arc::clone(pool), health.clone(), destinations, seed, registry)?;
+        let paths: Vec<_> = config.fleet.nodes.iter().map(|node| node_path(config, node)).collect();
+        let n_nodes = paths.len();
+        let paths = NetworkProfiler::new(Arc::clone(pool), paths, seed, registry)?;
+        Ok(Self { health, engines, paths, n_nodes })
+    }
+
+    /// Watches `endpoint`, for ever.
+    pub(super) async fn watch_endpoint(self, endpoint: EndpointOrd) {
+        tokio::join!(self.health.watch_endpoint(endpoint), self.engines.watch_endpoint(endpoint));
+    }
+
+    /// Watches the paths to the nodes, for ever.
+    pub(super) async fn watch_paths(self) {
+        let watches = (0..self.n_nodes).map(|node| self.paths.clone().watch_node(node));
+        futures_util::future::join_all(watches).await;
+    }
+}
+
+fn health_params(config: &Config) -> HealthParams {
+    HealthParams { breaker: config.breaker, cooling: config.cooling, seed: config.routing.seed }
+}
+
+fn node_path(config: &Config, node: &NodeConfig) -> NodePath {
+    let endpoints = (0..).map(EndpointOrd).zip(&config.fleet.endpoints);
+    NodePath {
+        name: Arc::clone(&node.name),
+        endpoints: endpoints.filter(|(_, e)| e.node == node.name).map(|(ord, _)| ord).collect(),
+        is_measured: node.measure == NetworkMeasure::Auto,
+    }
+}
