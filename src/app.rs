@@ -11,13 +11,12 @@ use anyhow::{Context as _, anyhow};
 use http::HeaderValue;
 use prometheus::{IntGaugeVec, Opts, Registry};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::config::{Config, EndpointConfig, ResponseModel};
-use crate::domain::{Destination, FleetView};
+use crate::domain::Destination;
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::planning::{PlanParams, PlannerParams};
 use crate::profiler::quality::{
@@ -71,19 +70,21 @@ impl App {
         let profilers = Profilers::new(&config, &pool, &destinations, &registry)?;
         let health = profilers.health.clone();
         let quality = start_quality(&config, &destinations, &registry)?;
-        let (view, _) = watch::channel(Arc::new(FleetView::configured(&destinations)));
+        let viewer = profilers.viewer(&config, &destinations);
         let (policy, params) = scheduling(&config);
         let policy_name = policy.name();
         let fleet = Fleet {
             destinations: Arc::clone(&destinations),
             health: health.subscribe(),
-            view: view.subscribe(),
+            view: viewer.subscribe(),
             quality,
         };
         let (scheduler, scheduler_task) = Scheduler::new(params, policy, fleet, &registry)?;
         let loads = profilers.engines.loads().clone();
         let paths = profilers.paths.clone();
-        let world = World { pool: Arc::clone(&pool), health: health.clone(), loads: loads.clone(), paths };
+        let speeds = profilers.speeds.clone();
+        let world =
+            World { pool: Arc::clone(&pool), health: health.clone(), speeds, loads: loads.clone(), paths };
         let (stop, force) = (CancellationToken::new(), CancellationToken::new());
         let give_up = force.child_token();
         let limits = ServeLimits { max_attempts: config.limits.max_attempts, give_up: give_up.clone() };
@@ -91,6 +92,7 @@ impl App {
 
         let tasks = TaskTracker::new();
         tasks.spawn(stop_aware(give_up.clone(), scheduler_task));
+        tasks.spawn(stop_aware(force.clone(), viewer.run()));
         health.probe_all().await;
         for ((_, spec), state) in pool.iter().zip(health.states().iter()) {
             if !state.takes_work() {

@@ -81,6 +81,8 @@ pub struct Planned {
     pub work: Work,
     /// Predicted time from departure to the first content.
     pub first_content: Seconds,
+    /// Part of the completion time that is the network's.
+    pub network: Seconds,
     /// Where the quality prediction came from.
     pub source: QualitySource,
 }

@@ -38,13 +38,13 @@ impl<'c> Predicting<'c> {
         let mut work = destination.throughput.work(request.prompt_tokens, completion);
         let state = &self.context.states[d.idx()];
         work.prefill += state.warm_up;
+        let network = destination.network.rtt + transfer;
         let first_content = match self.completion {
             CompletionModel::Fifo => estimate.completion - Seconds(work.decode.0 / state.pace),
             CompletionModel::Slots => {
                 let timeline = &mut self.timelines[d.idx()];
                 let times = timeline.predict(work);
                 timeline.push(work);
-                let network = destination.network.rtt + transfer;
                 estimate.completion = network + times.finish;
                 network + times.first_content
             }
@@ -57,6 +57,7 @@ impl<'c> Predicting<'c> {
             completion,
             work,
             first_content: first_content.max(Seconds::ZERO),
+            network,
             source: waiting.prediction.source,
         }
     }

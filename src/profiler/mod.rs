@@ -5,3 +5,5 @@ pub mod exposition;
 pub mod network;
 pub mod node;
 pub mod quality;
+pub mod speed;
+pub mod view;

@@ -10,6 +10,7 @@ use prometheus::{
 
 use super::record::{Dispatch, Finished, Outcome};
 use crate::domain::Destination;
+use crate::units::Seconds;
 
 /// Label of requests that never had a destination.
 const NOWHERE: &str = "none";
@@ -24,8 +25,6 @@ pub(super) struct RequestMetrics {
     queue_depth: IntGauge,
     /// By destination, in order.
     answered: Vec<AnsweredAt>,
-    predicted_vs_actual_s: Histogram,
-    predicted_vs_actual_tokens: Histogram,
 }
 
 /// Answered requests of one destination; looked up beforehand, since every request counts here.
@@ -38,6 +37,23 @@ struct AnsweredAt {
     completion_tokens: Counter,
     cost: Counter,
     energy: Counter,
+    predicted_vs_actual: RatiosAt,
+}
+
+/// Predicted figures over actual ones at one destination, by quantity.
+#[derive(Debug)]
+struct RatiosAt([(&'static str, Histogram); 3]);
+
+impl RatiosAt {
+    /// The quantities, as labels have them.
+    const QUANTITIES: [&'static str; 3] = ["seconds", "tokens", "joules"];
+
+    fn observe(&self, quantity: &str, predicted: f64, actual: Option<f64>) {
+        let Some(actual) = actual.filter(|actual| *actual > 0.0) else { return };
+        if let Some((_, histogram)) = self.0.iter().find(|(name, _)| *name == quantity) {
+            histogram.observe(predicted / actual);
+        }
+    }
 }
 
 /// What took how long, of answered requests.
@@ -167,14 +183,6 @@ impl RequestMetrics {
             &["destination", "model", "outcome", "stream"],
         )?;
         let answered = Answered::register(&families)?;
-        let predicted_vs_actual = families.histogram(
-            (
-                "cema_predicted_vs_actual_ratio",
-                "Predicted figure divided by the actual one, of answered requests.",
-            ),
-            &["quantity"],
-            RATIO_BUCKETS.to_vec(),
-        )?;
         Ok(Self {
             answered: destinations.iter().map(|d| answered.at(d, &requests)).collect(),
             requests,
@@ -192,8 +200,6 @@ impl RequestMetrics {
                 "cema_queue_depth",
                 "Requests that wait for a first destination; limits.max_queued_requests bounds them.",
             )?)?,
-            predicted_vs_actual_s: predicted_vs_actual.with_label_values(&["seconds"]),
-            predicted_vs_actual_tokens: predicted_vs_actual.with_label_values(&["completion_tokens"]),
         })
     }
 
@@ -238,16 +244,16 @@ impl RequestMetrics {
         at.prompt_tokens.inc_by(prompt.0);
         at.completion_tokens.inc_by(completion.0);
         at.cost.inc_by(destination.price.charge(prompt, completion).0);
-        let actual_service = destination.throughput.service_time(prompt, completion);
         let estimate = &dispatch.estimate;
-        // The model's energy is proportional to service time: scale it to the tokens that were counted.
-        let scale = if estimate.service.0 > 0.0 { actual_service.0 / estimate.service.0 } else { 1.0 };
-        at.energy.inc_by((estimate.joules.0 * scale).max(0.0));
-        if let Some(execution) = finished.execution.filter(|s| s.0 > 0.0) {
-            self.predicted_vs_actual_s.observe(estimate.completion.0 / execution.0);
-        }
-        if completion.0 > 0.0 {
-            self.predicted_vs_actual_tokens.observe(dispatch.completion.0 / completion.0);
+        at.predicted_vs_actual.observe(
+            "seconds",
+            estimate.completion.0,
+            finished.execution.map(Seconds::get),
+        );
+        at.predicted_vs_actual.observe("tokens", dispatch.completion.0, Some(completion.0));
+        if let Some(energy) = finished.energy {
+            at.energy.inc_by(energy.0);
+            at.predicted_vs_actual.observe("joules", estimate.joules.0, Some(energy.0));
         }
     }
 }
@@ -258,6 +264,7 @@ struct Answered {
     tokens: CounterVec,
     cost: CounterVec,
     energy: CounterVec,
+    predicted_vs_actual: HistogramVec,
 }
 
 impl Answered {
@@ -279,6 +286,14 @@ impl Answered {
                 "Energy of answered requests (Eq. 3).",
                 &["destination", "source"],
             )?,
+            predicted_vs_actual: families.histogram(
+                (
+                    "cema_predicted_vs_actual_ratio",
+                    "Predicted figure divided by the actual one, of answered requests: seconds from departure to the last byte, completion tokens, joules.",
+                ),
+                &["destination", "quantity"],
+                RATIO_BUCKETS.to_vec(),
+            )?,
         })
     }
 
@@ -293,6 +308,10 @@ impl Answered {
             completion_tokens: self.tokens.with_label_values(&[id, "completion"]),
             cost: self.cost.with_label_values(&[id]),
             energy: self.energy.with_label_values(&[id, "modelled"]),
+            predicted_vs_actual: RatiosAt(
+                RatiosAt::QUANTITIES
+                    .map(|quantity| (quantity, self.predicted_vs_actual.with_label_values(&[id, quantity]))),
+            ),
         }
     }
 }

@@ -30,6 +30,7 @@ use crate::endpoint::echo::echo_model;
 use crate::profiler::engine::ModelLoads;
 use crate::profiler::network::NetworkProfiler;
 use crate::profiler::node::{Absence, FleetHealth, Leave, UnderWay, Verdict};
+use crate::profiler::speed::SpeedProfiler;
 use crate::scheduler::{NoDestination, PlaceError, Placement, Scheduler};
 use crate::units::Seconds;
 
@@ -158,6 +159,8 @@ pub struct World {
     pub pool: Arc<EndpointPool>,
     /// Their health, which outcomes of requests are part of.
     pub health: FleetHealth,
+    /// How fast they are.
+    pub speeds: SpeedProfiler,
     /// Which of their models are loaded, which first answers are part of.
     pub loads: ModelLoads,
     /// The paths to them, which transfers are part of.
@@ -244,7 +247,7 @@ impl RequestManager {
             let ord = placement.planned.destination;
             match self.world.health.begin(self.endpoint_of(ord)) {
                 Ok(under_way) => {
-                    record.place(&placement, self.scheduler.destinations());
+                    record.place(&placement, self.scheduler.destinations(), &self.world.speeds);
                     match self.attempt(call, &placement, under_way).await {
                         Ok((answer, under_way)) => return Ok(Answered { placement, answer, under_way }),
                         Err(failure) => {
@@ -381,8 +384,8 @@ impl RequestManager {
             "answering"
         );
         match answer {
-            Answer::Whole { headers, body, usage } => {
-                record.count(usage, None);
+            Answer::Whole { headers, body, accounts } => {
+                record.count(accounts, None);
                 record.end(Outcome::Ok);
                 under_way.judge(Verdict::Fine);
                 drop(placement.lease);

@@ -7,10 +7,11 @@ use tokio::time::Instant;
 
 use super::key_budget::KeyUse;
 use super::metrics::RequestMetrics;
-use crate::domain::{Destination, DestinationOrd, RequestEstimate, RoutingRequest};
-use crate::endpoint::answer::Usage;
+use crate::domain::{Destination, DestinationOrd, RequestEstimate, RoutingRequest, Work};
+use crate::endpoint::answer::Accounts;
+use crate::profiler::speed::{Answered, Expected, Flight, SpeedProfiler};
 use crate::scheduler::Placement;
-use crate::units::{Seconds, Tokens, Usd};
+use crate::units::{Joules, Seconds, Tokens, Usd};
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,7 @@ pub(super) struct Dispatch {
     pub(super) ord: DestinationOrd,
     pub(super) estimate: RequestEstimate,
     pub(super) completion: Tokens,
+    pub(super) work: Work,
     pub(super) at: Instant,
 }
 
@@ -67,6 +69,9 @@ pub(super) struct Record {
     first_content: Option<Instant>,
     prompt: Option<Tokens>,
     completion: Option<Tokens>,
+    /// What its endpoint is measured by.
+    answered: Answered,
+    flight: Option<Flight>,
     is_over: bool,
     client: Option<KeyUse>,
 }
@@ -84,6 +89,8 @@ impl Record {
             first_content: None,
             prompt: None,
             completion: None,
+            answered: Answered::default(),
+            flight: None,
             is_over: false,
             client: None,
         }
@@ -111,13 +118,30 @@ impl Record {
     }
 
     /// The request goes to a destination.
-    pub(super) fn place(&mut self, placement: &Placement, destinations: &Arc<[Destination]>) {
+    pub(super) fn place(
+        &mut self,
+        placement: &Placement,
+        destinations: &Arc<[Destination]>,
+        speeds: &SpeedProfiler,
+    ) {
         self.attempts += 1;
+        let planned = &placement.planned;
+        let until = if self.stream { planned.first_content } else { planned.estimate.completion };
+        let expected = Expected {
+            wait: (until - planned.network).max(Seconds::ZERO),
+            completion: planned.completion,
+            network: planned.network,
+            is_stream: self.stream,
+        };
+        // What it had elsewhere ends first.
+        self.flight = None;
+        self.flight = Some(speeds.begin(planned.destination, expected));
         self.dispatch = Some(Dispatch {
             destinations: Arc::clone(destinations),
-            ord: placement.planned.destination,
-            estimate: placement.planned.estimate,
-            completion: placement.planned.completion,
+            ord: planned.destination,
+            estimate: planned.estimate,
+            completion: planned.completion,
+            work: planned.work,
             at: Instant::now(),
         });
     }
@@ -132,15 +156,32 @@ impl Record {
         let is_first = self.first_content.is_none();
         if is_first {
             self.first_content = Some(Instant::now());
+            if let Some(flight) = &mut self.flight {
+                flight.first_content();
+            }
         }
         is_first
     }
 
+    /// So many events with content have come.
+    pub(super) fn events(&mut self, n_events: u64) {
+        self.answered.events = n_events;
+        if let Some(flight) = &mut self.flight {
+            flight.events(n_events);
+        }
+    }
+
     /// What the endpoint counted, or what was seen of the completion where it did not count.
-    pub(super) fn count(&mut self, usage: Option<Usage>, seen: Option<Tokens>) {
+    pub(super) fn count(&mut self, accounts: Accounts, seen: Option<Tokens>) {
+        let Accounts { usage, timings } = accounts;
         self.prompt =
             usage.map(|u| Tokens(u.prompt_tokens as f64)).or(seen.map(|_| self.request.prompt_tokens));
         self.completion = usage.map(|u| Tokens(u.completion_tokens as f64)).or(seen);
+        let cached = usage.map_or(Tokens::ZERO, |u| Tokens(u.cached_tokens as f64));
+        self.answered.prompt = self.prompt.map(|prompt| (prompt - cached).max(Tokens::ZERO));
+        self.answered.completion = self.completion;
+        self.answered.timings = timings;
+        self.answered.choices = self.request.choices;
     }
 
     /// The request is over.
@@ -159,13 +200,33 @@ impl Record {
             execution: self.dispatch.as_ref().map(|d| Seconds(now.duration_since(d.at).as_secs_f64())),
             prompt: self.prompt,
             completion: self.completion,
+            energy: self.energy(),
         };
         self.metrics.finished(&finished);
+        if let Some(flight) = self.flight.take()
+            && outcome == Outcome::Ok
+        {
+            flight.finish(&self.answered);
+        }
         if let Some(client) = &self.client
             && let Some(cost) = self.cost(outcome)
         {
             client.charge(cost);
         }
+    }
+
+    /// Energy of the request by its model, at the tokens that were counted: it is proportional to the work.
+    fn energy(&self) -> Option<Joules> {
+        let (dispatch, prompt, completion) = (self.dispatch.as_ref()?, self.prompt?, self.completion?);
+        let share = |actual: Tokens, predicted: Tokens| {
+            if predicted.0 > 0.0 { actual.0 / predicted.0 } else { 1.0 }
+        };
+        let Work { prefill, decode } = dispatch.work;
+        let actual_s = prefill.0 * share(prompt, self.request.prompt_tokens)
+            + decode.0 * share(completion, dispatch.completion);
+        let predicted_s = dispatch.work.total().0;
+        let scale = if predicted_s > 0.0 { actual_s / predicted_s } else { 1.0 };
+        Some(Joules((dispatch.estimate.joules.0 * scale).max(0.0)))
     }
 
     /// What the request cost, whatever became of it. Where an answer did not say how long it was, what was
@@ -187,7 +248,7 @@ impl Drop for Record {
     }
 }
 
-/// A finished request as metrics see it.
+/// A finished request: what was predicted of it (in its dispatch) and what came of it.
 #[derive(Debug)]
 pub(super) struct Finished<'a> {
     pub(super) dispatch: Option<&'a Dispatch>,
@@ -199,4 +260,5 @@ pub(super) struct Finished<'a> {
     pub(super) execution: Option<Seconds>,
     pub(super) prompt: Option<Tokens>,
     pub(super) completion: Option<Tokens>,
+    pub(super) energy: Option<Joules>,
 }
