@@ -92,7 +92,7 @@ impl App {
 
         let tasks = TaskTracker::new();
         tasks.spawn(stop_aware(give_up.clone(), scheduler_task));
-        tasks.spawn(stop_aware(force.clone(), viewer.run()));
+        tasks.spawn(stop_aware(force.clone(), viewer.clone().run()));
         health.probe_all().await;
         for ((_, spec), state) in pool.iter().zip(health.states().iter()) {
             if !state.takes_work() {
@@ -118,7 +118,7 @@ impl App {
             policy: policy_name,
             echo_model: config.response_model == ResponseModel::Echo,
         });
-        let admin = Admin::new(registry, scheduler, readiness, loads, policy_name);
+        let admin = Admin::new(registry, scheduler, readiness, viewer.clone(), policy_name);
         info!(
             listen = %listener.socket.local_addr()?,
             tls = listener.tls.is_some(),

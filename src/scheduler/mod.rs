@@ -23,7 +23,8 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::domain::{
-    Availability, Destination, DestinationOrd, FleetView, Prediction, QualitySource, RoutingRequest,
+    Availability, Destination, DestinationOrd, DestinationState, FleetView, Prediction, QualitySource,
+    RoutingRequest,
 };
 use crate::planning::{Arrival, PlanParams, Planned, Planner, PlannerParams, Rejection, Ticket, WindowClose};
 use crate::profiler::quality::QualityService;
@@ -188,6 +189,12 @@ impl Scheduler {
     #[must_use]
     pub const fn destinations(&self) -> &Arc<[Destination]> {
         &self.destinations
+    }
+
+    /// The state of every destination now, in order.
+    #[must_use]
+    pub fn states(&self) -> Vec<DestinationState> {
+        self.planner.look(|context, _| context.states.clone())
     }
 
     /// Recent plans.

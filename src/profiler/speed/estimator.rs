@@ -90,6 +90,8 @@ pub struct SpeedReading {
     pub batch_speedup: Figure,
     /// Progress right now relative to these figures.
     pub pace: f64,
+    /// Which references the operator gave.
+    pub given: Given,
 }
 
 impl SpeedReading {
@@ -220,6 +222,7 @@ impl SpeedEstimator {
             decode: figure(decode.0, found.alone_tps, given.decode, &self.n_decode),
             batch_speedup: figure(batch_speedup, speedup, given.batch_speedup, &self.n_company),
             pace: self.pace(),
+            given: self.given,
         }
     }
 }

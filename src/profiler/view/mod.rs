@@ -1,5 +1,7 @@
 //! The view of the fleet that plans are made with: configured destinations with what every profiler has measured.
 
+mod report;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +14,8 @@ use crate::profiler::network::PathReading;
 use crate::profiler::node::FleetHealth;
 use crate::profiler::speed::{SpeedProfiler, SpeedReading};
 use crate::units::{Seconds, Tokens};
+
+pub use report::{DestinationReport, FigureReport, FigureSource};
 
 /// Time between two looks at the speed of running requests.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -38,8 +42,8 @@ pub struct Sources {
     pub health: FleetHealth,
 }
 
-/// Composes the view and publishes it when it has changed.
-#[derive(Debug)]
+/// Composes the view and publishes it when it has changed. Clones publish to the same followers.
+#[derive(Debug, Clone)]
 pub struct Viewer {
     configured: Arc<[Destination]>,
     /// The position of each destination's node in the readings of paths.
@@ -76,12 +80,15 @@ impl Viewer {
                 Ok(()) = self.sources.loads.changed() => {}
                 Ok(()) = self.sources.paths.changed() => {}
             }
+            self.sources.engines.mark_unchanged();
+            self.sources.loads.mark_unchanged();
+            self.sources.paths.mark_unchanged();
             self.publish();
             sleep_until(Instant::now() + PAUSE).await;
         }
     }
 
-    fn publish(&mut self) {
+    fn publish(&self) {
         let next = self.compose();
         self.published.send_if_modified(|view| {
             let is_material = differs(view, &next);
@@ -92,12 +99,19 @@ impl Viewer {
         });
     }
 
-    fn compose(&mut self) -> FleetView {
+    fn compose(&self) -> FleetView {
+        let seen = self.with_seen(|configured, seen| seen.applied_to(configured));
+        let (destinations, moments): (Vec<_>, Vec<_>) = seen.into_iter().unzip();
+        FleetView { destinations: destinations.into(), moments }
+    }
+
+    /// Looks at every destination with what has been measured of it.
+    fn with_seen<T>(&self, look: impl Fn(&Destination, &Seen<'_>) -> T) -> Vec<T> {
         let speeds = self.sources.speeds.readings();
-        let engines = Arc::clone(&self.sources.engines.borrow_and_update());
-        let loads = Arc::clone(&self.sources.loads.borrow_and_update());
-        let paths = Arc::clone(&self.sources.paths.borrow_and_update());
-        let seen = self.configured.iter().zip(&self.node_of).enumerate().map(|(idx, (configured, node))| {
+        let engines = Arc::clone(&self.sources.engines.borrow());
+        let loads = Arc::clone(&self.sources.loads.borrow());
+        let paths = Arc::clone(&self.sources.paths.borrow());
+        let look_at = |(idx, (configured, node)): (usize, (&Destination, &Option<usize>))| {
             let engine = engines.get(configured.endpoint.idx()).and_then(Option::as_ref);
             let own_inflight = self.sources.health.inflight(configured.endpoint);
             let seen = Seen {
@@ -106,10 +120,9 @@ impl Viewer {
                 load: loads.get(idx),
                 path: node.and_then(|node| paths.get(node)),
             };
-            seen.applied_to(configured)
-        });
-        let (destinations, moments): (Vec<_>, Vec<_>) = seen.unzip();
-        FleetView { destinations: destinations.into(), moments }
+            look(configured, &seen)
+        };
+        self.configured.iter().zip(&self.node_of).enumerate().map(look_at).collect()
     }
 }
 
@@ -137,7 +150,7 @@ impl Seen<'_> {
             let slowdown = seen.throughput.slowdown();
             let slots_f64 = f64::from(slots);
             seen.throughput.max_concurrency = slots;
-            seen.throughput.batch_speedup = slots_f64 / (1.0 + slowdown * (slots_f64 - 1.0));
+            seen.throughput.batch_speedup = (slots_f64 / (1.0 + slowdown * (slots_f64 - 1.0))).max(1.0);
             elsewhere = others(reading, own_inflight, &seen);
         }
         let moment = Moment {
