@@ -129,6 +129,7 @@ impl Record {
         let until = if self.stream { planned.first_content } else { planned.estimate.completion };
         let expected = Expected {
             wait: (until - planned.network).max(Seconds::ZERO),
+            prompt: self.request.prompt_tokens,
             completion: planned.completion,
             network: planned.network,
             is_stream: self.stream,
@@ -179,6 +180,7 @@ impl Record {
         self.completion = usage.map(|u| Tokens(u.completion_tokens as f64)).or(seen);
         let cached = usage.map_or(Tokens::ZERO, |u| Tokens(u.cached_tokens as f64));
         self.answered.prompt = self.prompt.map(|prompt| (prompt - cached).max(Tokens::ZERO));
+        self.answered.counted_prompt = usage.map(|u| Tokens(u.prompt_tokens as f64));
         self.answered.completion = self.completion;
         self.answered.timings = timings;
         self.answered.choices = self.request.choices;

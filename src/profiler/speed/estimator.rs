@@ -8,9 +8,13 @@ use crate::units::{Seconds, Tokens, TokensPerSec};
 /// A figure without a sample for so long is stale. In place of a stale figure that differs from a configured one the
 /// configured one is in force again; a mere default is not worth going back to.
 pub const STALE_AFTER: Seconds = Seconds(600.0);
-/// Largest factor between a measured figure and a configured one, and between a measured figure and a default.
+/// Largest factor between a measured figure and a configured one.
 const CONFIGURED_DRIFT_MAX: f64 = 4.0;
-const DEFAULT_DRIFT_MAX: f64 = 8.0;
+/// Largest factor between a measured figure and a default, which knows nothing of the machine: a small model on a
+/// busy processor reads prompts two hundred times slower than on an accelerator.
+const DEFAULT_DRIFT_MAX: f64 = 256.0;
+/// Largest factor between tokens as counted and as expected before.
+const TOKENS_RATIO_MAX: f64 = 4.0;
 /// A figure that differs from a configured one by more than this factor has drifted: it is to be calibrated again.
 pub const DRIFT_BAND: f64 = 1.5;
 /// Least prompt whose reading says how fast prompts are read; shorter ones take what a request takes anyway.
@@ -42,6 +46,10 @@ pub struct Sample {
     pub completion: Option<(Tokens, Seconds)>,
     /// Mean number of requests in the engine meanwhile, at least 1.
     pub company: f64,
+    /// Tokens of the prompt as the endpoint counted them, and as they were expected.
+    pub counted_prompt: Option<(Tokens, Tokens)>,
+    /// The same of the completion.
+    pub counted_completion: Option<(Tokens, Tokens)>,
 }
 
 /// One figure with where it comes from.
@@ -88,6 +96,10 @@ pub struct SpeedReading {
     pub decode: Figure,
     /// k at the configured slots.
     pub batch_speedup: Figure,
+    /// Tokens of a prompt as the endpoint counts them, chat template included, over those expected.
+    pub prompt_ratio: Figure,
+    /// Tokens of a completion over those expected.
+    pub completion_ratio: Figure,
     /// Progress right now relative to these figures.
     pub pace: f64,
     /// Which references the operator gave.
@@ -95,12 +107,13 @@ pub struct SpeedReading {
 }
 
 impl SpeedReading {
-    /// `configured` with the figures in force, and the speed-up that follows at its number of slots.
+    /// `configured` with the figures in force, and the speed-up that follows at its number of slots. Plans count in
+    /// expected tokens, so speeds are given in those.
     #[must_use]
     pub fn applied_to(&self, configured: &Throughput) -> Throughput {
         Throughput {
-            prefill: TokensPerSec(self.prefill.value),
-            decode: TokensPerSec(self.decode.value),
+            prefill: TokensPerSec(self.prefill.value / self.prompt_ratio.value),
+            decode: TokensPerSec(self.decode.value / self.completion_ratio.value),
             batch_speedup: self.batch_speedup.value,
             ..*configured
         }
@@ -128,8 +141,12 @@ pub struct SpeedEstimator {
     reference: Throughput,
     given: Given,
     prefill: LogFilter,
+    prompt_ratio: LogFilter,
+    completion_ratio: LogFilter,
     decode: DecodeFilter,
     n_prefill: Samples,
+    n_prompt: Samples,
+    n_completion: Samples,
     n_decode: Samples,
     /// Samples with company: only they say anything of the speed-up.
     n_company: Samples,
@@ -146,8 +163,12 @@ impl SpeedEstimator {
             reference,
             given,
             prefill: LogFilter::new(prior(given.prefill)),
+            prompt_ratio: LogFilter::new(TOKENS_RATIO),
+            completion_ratio: LogFilter::new(TOKENS_RATIO),
             decode: DecodeFilter::new(alone, [prior(given.decode), prior(given.batch_speedup)]),
             n_prefill: Samples::default(),
+            n_prompt: Samples::default(),
+            n_completion: Samples::default(),
             n_decode: Samples::default(),
             n_company: Samples::default(),
             pace: Pace::new(),
@@ -156,6 +177,16 @@ impl SpeedEstimator {
 
     /// A request has been answered.
     pub fn observe(&mut self, now: Seconds, sample: &Sample) {
+        let ratio = |counted: Option<(Tokens, Tokens)>| {
+            let (counted, expected) = counted?;
+            (counted.0 > 0.0 && expected.0 > 0.0).then(|| counted.0 / expected.0)
+        };
+        if let Some(ratio) = ratio(sample.counted_prompt) {
+            self.prompt_ratio.observe(ratio, self.n_prompt.count(now));
+        }
+        if let Some(ratio) = ratio(sample.counted_completion) {
+            self.completion_ratio.observe(ratio, self.n_completion.count(now));
+        }
         if let Some((tokens, span)) = sample.prompt.filter(|(n, span)| *n >= PROMPT_MIN && span.0 > 0.0) {
             let since_s = self.n_prefill.count(now);
             self.prefill.observe(tokens.0 / span.0 / self.reference.prefill.0, since_s);
@@ -194,6 +225,12 @@ impl SpeedEstimator {
         prompt.duration_at(TokensPerSec(self.reference.prefill.0 * self.prefill.ratio()))
     }
 
+    /// Tokens of completions over those expected.
+    #[must_use]
+    pub fn completion_ratio(&self) -> f64 {
+        self.completion_ratio.ratio()
+    }
+
     /// Progress right now relative to the figures.
     #[must_use]
     pub const fn pace(&self) -> f64 {
@@ -221,6 +258,8 @@ impl SpeedEstimator {
             prefill: figure(prefill.0, prefill.0 * self.prefill.ratio(), given.prefill, &self.n_prefill),
             decode: figure(decode.0, found.alone_tps, given.decode, &self.n_decode),
             batch_speedup: figure(batch_speedup, speedup, given.batch_speedup, &self.n_company),
+            prompt_ratio: figure(1.0, self.prompt_ratio.ratio(), false, &self.n_prompt),
+            completion_ratio: figure(1.0, self.completion_ratio.ratio(), false, &self.n_completion),
             pace: self.pace(),
             given: self.given,
         }
@@ -230,11 +269,14 @@ impl SpeedEstimator {
 /// Mean number of requests from which on a sample says something of the speed-up.
 const COMPANY_MIN: f64 = 1.25;
 
+/// What is known beforehand of tokens counted over tokens expected.
+const TOKENS_RATIO: Prior = Prior { deviation: 0.5, drift_max: TOKENS_RATIO_MAX };
+
 const fn prior(is_given: bool) -> Prior {
     if is_given {
         Prior { deviation: 0.3, drift_max: CONFIGURED_DRIFT_MAX }
     } else {
-        Prior { deviation: 1.0, drift_max: DEFAULT_DRIFT_MAX }
+        Prior { deviation: 1.5, drift_max: DEFAULT_DRIFT_MAX }
     }
 }
 

@@ -16,6 +16,8 @@ const EVENT_SMOOTHING: f64 = 0.1;
 pub struct Expected {
     /// Time to its first content, of a stream; to the whole answer otherwise.
     pub wait: Seconds,
+    /// Tokens of its prompt, as estimated.
+    pub prompt: Tokens,
     /// Tokens of its answer.
     pub completion: Tokens,
     /// Time on the way there and back.
@@ -29,6 +31,8 @@ pub struct Expected {
 pub struct Answered {
     /// Prompt tokens that were read, not found in a cache.
     pub prompt: Option<Tokens>,
+    /// Prompt tokens, where the endpoint counted them.
+    pub counted_prompt: Option<Tokens>,
     /// Completion tokens of all choices.
     pub completion: Option<Tokens>,
     /// Events with content, of a stream.
@@ -143,7 +147,8 @@ impl Flow {
         let Some(under) = self.take(index) else { return };
         let sample = self.sample(now, &under, answered);
         if !under.expected.is_stream {
-            let surplus = answered.completion.map_or(0.0, |n| n.0 - under.expected.completion.0);
+            let expected = under.expected.completion.0 * self.estimator.completion_ratio();
+            let surplus = answered.completion.map_or(0.0, |n| n.0 - expected);
             let wait = under.expected.wait.0 + surplus * self.estimator.token_time(sample.company).0;
             self.wait_is_over(now - under.since - under.expected.network, Seconds(wait.max(0.0)));
         }
@@ -217,7 +222,14 @@ impl Flow {
         let (from, company_from) = under.first.unwrap_or((under.since, under.company_from));
         let lasted = now - from;
         let company = ((self.company - company_from) / lasted.0.max(1e-9)).max(1.0);
-        let mut sample = Sample { prompt: None, completion: None, company };
+        let expected = &under.expected;
+        let mut sample = Sample {
+            prompt: None,
+            completion: None,
+            company,
+            counted_prompt: answered.counted_prompt.map(|counted| (counted, expected.prompt)),
+            counted_completion: answered.completion.map(|counted| (counted, expected.completion)),
+        };
         if answered.choices > 1 {
             return sample;
         }

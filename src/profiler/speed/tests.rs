@@ -16,7 +16,13 @@ fn profiler() -> (SpeedProfiler, Registry) {
 }
 
 fn expected() -> Expected {
-    Expected { wait: Seconds(0.1), completion: Tokens(100.0), network: Seconds::ZERO, is_stream: true }
+    Expected {
+        wait: Seconds(0.1),
+        prompt: Tokens(10.0),
+        completion: Tokens(100.0),
+        network: Seconds::ZERO,
+        is_stream: true,
+    }
 }
 
 fn gauge(registry: &Registry, name: &str, labels: &[&str]) -> f64 {
@@ -37,7 +43,7 @@ async fn a_stream_is_measured_from_its_first_content_to_its_end() {
         flight.first_content();
         tokio::time::sleep(Duration::from_secs(2)).await;
         let (prompt, completion) = (Some(Tokens(10.0)), Some(Tokens(101.0)));
-        flight.finish(&Answered { prompt, completion, events: 101, choices: 1, timings: None });
+        flight.finish(&Answered { prompt, completion, events: 101, choices: 1, ..Answered::default() });
     }
     profiler.tick();
     let readings = profiler.readings();

@@ -79,6 +79,8 @@ fn figures(
         figures.push(("decode_tps", of_speed(&speed.decode)));
         let speedup = FigureReport { value: now.throughput.batch_speedup, ..of_speed(&speed.batch_speedup) };
         figures.push(("batch_speedup", speedup));
+        figures.push(("prompt_tokens_ratio", of_speed(&speed.prompt_ratio)));
+        figures.push(("completion_tokens_ratio", of_speed(&speed.completion_ratio)));
         figures.push(("max_concurrency", slots(configured, seen, now, speed.given)));
     }
     let (path, network) = (seen.path.copied().unwrap_or_default(), &configured.network);

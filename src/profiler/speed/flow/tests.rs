@@ -15,12 +15,18 @@ fn flow() -> Flow {
 }
 
 fn expected(is_stream: bool, wait_s: f64) -> Expected {
-    Expected { wait: Seconds(wait_s), completion: Tokens(100.0), network: Seconds(0.1), is_stream }
+    Expected {
+        wait: Seconds(wait_s),
+        prompt: Tokens(100.0),
+        completion: Tokens(100.0),
+        network: Seconds(0.1),
+        is_stream,
+    }
 }
 
 fn answered(prompt: f64, completion: f64) -> Answered {
     let (prompt, completion) = (Some(Tokens(prompt)), Some(Tokens(completion)));
-    Answered { prompt, completion, events: 0, choices: 1, timings: None }
+    Answered { prompt, completion, choices: 1, ..Answered::default() }
 }
 
 #[test]
@@ -68,8 +74,8 @@ fn the_engines_own_clocks_are_believed_and_choices_are_not() {
         flow.finish(Seconds(began + 61.0), several, &Answered { choices: 2, ..answered });
     }
     let reading = flow.reading(Seconds(3_000.0));
-    assert!((reading.prefill.value / 125.0 - 1.0).abs() < 0.03, "an eighth at the least: {reading:?}");
-    assert!((reading.decode.value / 12.5 - 1.0).abs() < 0.03, "{reading:?}");
+    assert!((reading.prefill.value / 100.0 - 1.0).abs() < 0.03, "{reading:?}");
+    assert!((reading.decode.value / 10.0 - 1.0).abs() < 0.03, "{reading:?}");
     assert_eq!(reading.decode.samples, 30);
 }
 
