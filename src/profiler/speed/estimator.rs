@@ -17,6 +17,11 @@ const DEFAULT_DRIFT_MAX: f64 = 256.0;
 const TOKENS_RATIO_MAX: f64 = 4.0;
 /// A figure that differs from a configured one by more than this factor has drifted: it is to be calibrated again.
 pub const DRIFT_BAND: f64 = 1.5;
+/// After so long without a sample, figures slower than usual begin to recover: an endpoint that was slow is tried again,
+/// or nothing would ever be seen of it.
+const RECOVERS_AFTER: Seconds = Seconds(5.0);
+/// Time constant of that.
+const RECOVERS_IN: Seconds = Seconds(10.0);
 /// Least prompt whose reading says how fast prompts are read; shorter ones take what a request takes anyway.
 const PROMPT_MIN: Tokens = Tokens(32.0);
 /// Least completion whose generation says how fast tokens are generated.
@@ -203,9 +208,16 @@ impl SpeedEstimator {
     }
 
     /// Progress seen against progress expected, in seconds at the figures in force; see [`SpeedReading::pace`].
-    pub fn progress(&mut self, span: Seconds, expected: Seconds, seen: Seconds) {
+    pub fn progress(&mut self, now: Seconds, span: Seconds, (expected, seen): (Seconds, Seconds)) {
         self.pace.observe(expected.0, seen.0);
         self.pace.advance(span);
+        let share = 1.0 - (-span.0 / RECOVERS_IN.0).exp();
+        if self.n_decode.last.is_some_and(|last| (now - last) > RECOVERS_AFTER) {
+            self.decode.recover(share);
+        }
+        if self.n_prefill.last.is_some_and(|last| (now - last) > RECOVERS_AFTER) {
+            self.prefill.recover(share);
+        }
     }
 
     /// Adds evidence to be weighed at the next [`SpeedEstimator::progress`].

@@ -2,15 +2,15 @@
 //! how much is known already.
 //!
 //! A ratio of two is as far from one as a ratio of a half, so figures are followed by the logarithm of their ratio
-//! to a reference. Each filter knows its own variance: what is hardly known moves fast, what is known well moves by
-//! about a sixth of the way at each sample (an EWMA), and knowledge fades between samples.
+//! to a reference. Each filter knows its own variance: what is hardly known moves fast; what is known well is an EWMA
+//! over half a minute or so, however many samples that brings, for what is known fades with time.
 
 /// Variance of one sample of a duration, on the logarithmic scale: about a fifth either way.
 const SAMPLE_VARIANCE: f64 = 0.04;
-/// Variance that a figure gains from sample to sample.
-const FADES_PER_SAMPLE: f64 = 0.0016;
-/// Variance that it gains in a second.
-const FADES_PER_SECOND: f64 = 1e-4;
+/// Variance that a figure gains in a second.
+const FADES_PER_SECOND: f64 = 4e-5;
+/// Time constant of what is usual for a figure.
+const USUAL_IN: f64 = 600.0;
 /// A sample further off than this many standard deviations counts as so far off: one outlier moves little.
 const OUTLIER: f64 = 3.0;
 
@@ -29,22 +29,44 @@ pub(super) struct LogFilter {
     prior: Prior,
     ln_ratio: f64,
     variance: f64,
+    usual: Usual,
+}
+
+/// A slow average of a filter's logarithm: of all samples at first, of the last ten minutes later.
+#[derive(Debug, Clone, Copy, Default)]
+struct Usual {
+    ln_ratio: f64,
+    n: u32,
+}
+
+impl Usual {
+    fn observe(&mut self, ln_ratio: f64, since_s: f64) {
+        self.n = self.n.saturating_add(1);
+        let weight = (1.0 - (-since_s / USUAL_IN).exp()).max(1.0 / f64::from(self.n));
+        self.ln_ratio += weight * (ln_ratio - self.ln_ratio);
+    }
 }
 
 impl LogFilter {
     pub(super) fn new(prior: Prior) -> Self {
-        Self { prior, ln_ratio: 0.0, variance: prior.deviation.powi(2) }
+        Self { prior, ln_ratio: 0.0, variance: prior.deviation.powi(2), usual: Usual::default() }
     }
 
     /// Takes in a sample of the ratio, positive, `since_s` seconds after the last.
     pub(super) fn observe(&mut self, ratio: f64, since_s: f64) {
-        let known = self.variance + FADES_PER_SAMPLE + FADES_PER_SECOND * since_s;
+        let known = self.variance + FADES_PER_SECOND * since_s;
         self.variance = known.min(self.prior.deviation.powi(2));
         let spread = self.variance + SAMPLE_VARIANCE;
         let surprise = clipped(ratio.ln() - self.ln_ratio, spread);
         let gain = self.variance / spread;
         self.ln_ratio = bounded(self.ln_ratio + gain * surprise, self.prior.drift_max);
         self.variance *= 1.0 - gain;
+        self.usual.observe(self.ln_ratio, since_s);
+    }
+
+    /// Nothing has been seen for a while: where less than usual was seen last, moves by `share` of the way back.
+    pub(super) fn recover(&mut self, share: f64) {
+        self.ln_ratio += share * (self.usual.ln_ratio - self.ln_ratio).max(0.0);
     }
 
     /// The ratio to the reference.
@@ -67,6 +89,8 @@ pub(super) struct DecodeFilter {
     /// Their variances and the covariance.
     variance: [f64; 2],
     covariance: f64,
+    /// Of the time of a token alone.
+    usual: Usual,
 }
 
 /// Generation speed of a destination.
@@ -89,12 +113,12 @@ impl DecodeFilter {
     /// `priors` of the speed alone and of the slowdown.
     pub(super) fn new(reference: Decode, priors: [Prior; 2]) -> Self {
         let variance = priors.map(|prior| prior.deviation.powi(2));
-        Self { reference, priors, state: [0.0; 2], variance, covariance: 0.0 }
+        Self { reference, priors, state: [0.0; 2], variance, covariance: 0.0, usual: Usual::default() }
     }
 
     /// A token took `token_s` seconds in a mean company of `n`; `since_s` seconds after the last sample.
     pub(super) fn observe(&mut self, token_s: f64, n: f64, since_s: f64) {
-        let fades = FADES_PER_SAMPLE + FADES_PER_SECOND * since_s;
+        let fades = FADES_PER_SECOND * since_s;
         for (variance, prior) in self.variance.iter_mut().zip(&self.priors) {
             *variance = (*variance + fades).min(prior.deviation.powi(2));
         }
@@ -113,6 +137,12 @@ impl DecodeFilter {
         self.variance[0] -= gains[0] * with_first;
         self.variance[1] -= gains[1] * with_second;
         self.covariance -= gains[0] * with_second;
+        self.usual.observe(self.state[0], since_s);
+    }
+
+    /// Nothing has been seen for a while: where it was slower than usual last, moves by `share` of the way back.
+    pub(super) fn recover(&mut self, share: f64) {
+        self.state[0] -= share * (self.state[0] - self.usual.ln_ratio).max(0.0);
     }
 
     pub(super) fn decode(&self) -> Decode {
@@ -154,11 +184,12 @@ mod tests {
         for _ in 0..30 {
             measured.observe(0.5, 1.0);
         }
-        assert!((measured.ratio() - 0.5).abs() < 0.005);
-        // What is known well moves by a sixth or so of the way.
+        assert!((measured.ratio() - 0.5).abs() < 0.02, "{}", measured.ratio());
+        // What is known well moves little.
+        let known = measured.ratio();
         measured.observe(0.75, 1.0);
-        let moved = (measured.ratio() / 0.5).ln() / 1.5_f64.ln();
-        assert!((0.12..0.25).contains(&moved), "{moved}");
+        let moved = (measured.ratio() / known).ln() / (0.75 / known).ln();
+        assert!((0.02..0.06).contains(&moved), "{moved}");
     }
 
     #[test]
@@ -167,6 +198,44 @@ mod tests {
         filters[0].observe(1e-9, 0.0);
         filters[1].observe(0.1, 0.0);
         assert!((filters[0].ratio() - filters[1].ratio()).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_figure_takes_half_a_minute_to_follow_however_many_samples_come() {
+        for per_second in [1, 10] {
+            let mut filter = LogFilter::new(MEASURED);
+            let mut run = |ratio: f64, seconds: u32| {
+                (0..seconds * per_second).for_each(|_| filter.observe(ratio, 1.0 / f64::from(per_second)));
+                filter.ratio().ln() / 0.5_f64.ln()
+            };
+            assert!(run(1.0, 100).abs() < 1e-9);
+            let (soon, later) = (run(0.5, 3), run(0.5, 117));
+            assert!(soon < 0.3 && later > 0.9, "{per_second}: {soon} {later}");
+        }
+    }
+
+    #[test]
+    fn what_was_slower_than_usual_recovers_when_nothing_is_seen() {
+        let reference = Decode { alone_tps: 100.0, slowdown: 0.05 };
+        let (mut filter, mut decode) = (LogFilter::new(GUESS), DecodeFilter::new(reference, [GUESS; 2]));
+        for (ratio, n) in [(0.5, 600), (0.1, 60)] {
+            for _ in 0..n {
+                filter.observe(ratio, 1.0);
+                decode.observe(1.0 / (100.0 * ratio), 1.0, 1.0);
+            }
+        }
+        assert!(filter.ratio() < 0.2 && decode.decode().alone_tps < 20.0);
+        for _ in 0..100 {
+            filter.recover(0.05);
+            decode.recover(0.05);
+        }
+        assert!((0.4..0.51).contains(&filter.ratio()), "{}", filter.ratio());
+        assert!((40.0..51.0).contains(&decode.decode().alone_tps));
+        // What is faster than usual stays so.
+        (0..60).for_each(|_| filter.observe(2.0, 1.0));
+        let fast = filter.ratio();
+        filter.recover(0.5);
+        assert!((filter.ratio() - fast).abs() < 1e-12 && fast > 1.0);
     }
 
     #[test]

@@ -186,7 +186,7 @@ impl Flow {
             }
         }
         self.ticked = (now, self.company);
-        self.estimator.progress(span, Seconds(expected_s), Seconds(seen_s));
+        self.estimator.progress(now, span, (Seconds(expected_s), Seconds(seen_s)));
     }
 
     pub(super) fn reading(&self, now: Seconds) -> SpeedReading {

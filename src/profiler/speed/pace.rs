@@ -16,7 +16,7 @@ const EVIDENCE_MIN: Seconds = Seconds(0.5);
 const USUAL: std::ops::RangeInclusive<f64> = 0.7..=1.5;
 /// Bounds of the pace.
 pub(super) const SLOWEST: f64 = 0.125;
-const FASTEST: f64 = 2.0;
+const FASTEST: f64 = 3.0;
 /// Time constant with which the pace returns to the usual one where nothing is seen.
 const FORGETS_IN: Seconds = Seconds(8.0);
 

@@ -46,7 +46,7 @@ fn the_slots_of_the_engine_bound_concurrency_and_keep_the_slowdown() {
 #[test]
 fn pace_and_cold_models_are_of_the_moment() {
     let mut speed = SpeedEstimator::new(destination(0, 4, 8).throughput, Given::default());
-    (0..20).for_each(|_| speed.progress(Seconds(0.5), Seconds(1.0), Seconds(0.25)));
+    (0..20).for_each(|_| speed.progress(Seconds(9.0), Seconds(0.5), (Seconds(1.0), Seconds(0.25))));
     let reading = speed.reading(Seconds(10.0));
     let load = ModelLoad { is_loaded: Some(false), load: Seconds(7.0), loading_since: None };
     let seen = Seen { speed: Some(&reading), engine: None, load: Some(&load), path: None };

@@ -146,7 +146,8 @@ fn a_long_answer_is_no_slow_endpoint() {
     // Expected 100 tokens in 1.1 s; 400 come in 4.1 s: as fast as ever.
     for n in 0..10 {
         let began = 5.0 * f64::from(n);
-        let index = flow.begin(Seconds(began), expected(false, 1.1));
+        let wait_s = 0.1 + flow.estimator.completion_ratio();
+        let index = flow.begin(Seconds(began), expected(false, wait_s));
         flow.finish(Seconds(began + 4.2), index, &answered(100.0, 400.0));
         flow.tick(Seconds(began + 4.5), 0);
     }
