@@ -7,13 +7,14 @@
 use crate::units::Seconds;
 
 /// Time constant over which progress is compared.
-const WINDOW: Seconds = Seconds(1.5);
+const WINDOW: Seconds = Seconds(2.0);
 /// Progress that is taken for granted: next to no evidence says next to nothing.
 const GRANTED: Seconds = Seconds(0.25);
 /// Least expected progress for a verdict.
 const EVIDENCE_MIN: Seconds = Seconds(0.5);
-/// A pace between these is the usual one; the figures themselves follow it.
-const USUAL: std::ops::RangeInclusive<f64> = 0.7..=1.5;
+/// A pace between these is the usual one, to which the figures themselves will come: tokens come in bursts, and stand
+/// still while prompts are read.
+const USUAL: std::ops::RangeInclusive<f64> = 0.55..=1.8;
 /// Bounds of the pace.
 pub(super) const SLOWEST: f64 = 0.125;
 const FASTEST: f64 = 3.0;
