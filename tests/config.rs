@@ -85,6 +85,7 @@ mod accepted {
         assert_eq!(config.timeouts.connect, Duration::from_secs(3));
         assert_eq!(config.timeouts.first_byte, Duration::from_secs(120));
         assert_eq!(config.timeouts.first_token, Duration::from_secs(300));
+        assert_eq!(config.timeouts.load, Duration::from_secs(300));
         assert_eq!(config.timeouts.idle, Duration::from_secs(60));
         assert_eq!(config.timeouts.commit_after, Duration::from_secs(20));
         assert_eq!(config.timeouts.keep_alive, Duration::from_secs(75));
@@ -468,6 +469,7 @@ mod faults {
             ("limits: {max_connections: 0}\n", "limits.max_connections", "whole numbers from 1 to 1000000"),
             ("limits: {drain_ms: -1}\n", "limits.drain_ms", "0 to 86400000"),
             ("timeouts: {head_ms: 0}\n", "timeouts.head_ms", "1 to 86400000"),
+            ("timeouts: {load_ms: 0}\n", "timeouts.load_ms", "1 to 86400000"),
             ("timeouts: {keep_alive_ms: 0}\n", "timeouts.keep_alive_ms", "1 to 86400000"),
             ("timeouts: {write_idle_ms: 1e9}\n", "timeouts.write_idle_ms", "1 to 86400000"),
         ] {

@@ -9,15 +9,16 @@ use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 
-use cema_router::domain::QualitySource;
+use cema_router::domain::{Prediction, QualitySource};
 use cema_router::profiler::quality::embedder::{self, EMBEDDING_DIMENSIONS};
 use cema_router::profiler::quality::estimator::profile::{Profile, ProfileCell};
 use cema_router::profiler::quality::estimator::{Estimator, Scratch};
 use cema_router::profiler::quality::format::{FORMAT_NUMBERS, format_numbers};
 use cema_router::profiler::quality::store::QualityStore;
 use cema_router::profiler::quality::{
-    DestinationPrior, EmbedderParams, EstimatorMode, FleetPriors, QualityParams, QualityService,
+    DestinationPrior, EmbedderParams, EstimatorMode, FleetPriors, Predicting, QualityParams, QualityService,
 };
 use cema_router::units::{Quality, Tokens};
 use embedder_files::embedder_or_skip;
@@ -174,6 +175,13 @@ fn trace(n: usize) -> String {
     })
 }
 
+fn predicted(predicting: Predicting) -> Arc<Prediction> {
+    match predicting {
+        Predicting::Known(prediction) => prediction,
+        Predicting::Pending(receiver) => Arc::new(receiver.blocking_recv().unwrap()),
+    }
+}
+
 #[test]
 fn from_a_trace_to_a_prediction() {
     let Some(params) = embedder_or_skip("from_a_trace_to_a_prediction") else { return };
@@ -192,8 +200,8 @@ fn from_a_trace_to_a_prediction() {
     let registry = prometheus::Registry::new();
     let service = QualityService::start(&quality, &params, priors(&models), &registry).unwrap();
     assert!(service.is_active(), "{}", service.status());
-    let sum = service.predict("What is 7 plus 5?").blocking_recv().unwrap();
-    let greeting = service.predict("Say hello to guest 7").blocking_recv().unwrap();
+    let sum = predicted(service.predict("What is 7 plus 5?"));
+    let greeting = predicted(service.predict("Say hello to guest 7"));
     for prediction in [&sum, &greeting] {
         assert_eq!(prediction.source, QualitySource::Store);
         assert!((prediction.quality[1].0 - 1.0).abs() < 1e-6, "{prediction:?}");

@@ -102,6 +102,33 @@ async fn a_client_that_leaves_stops_the_generation() {
 }
 
 #[tokio::test]
+async fn its_queue_is_read_while_it_works() {
+    let Some(python) = path_or_skip("CEMA_TEST_LLAMA") else { return };
+    let llama = Llama::start(&python).await;
+    let router = Router::start(&[llama.node("a").measured()], "").await;
+    let mut clients = Vec::new();
+    // Three on two slots.
+    for _ in 0..3 {
+        let mut client = router.client().await;
+        client.post(CHAT, "", &ask(900, r#","stream":true,"ignore_eos":true"#)).await;
+        clients.push(client);
+    }
+    let at = [("endpoint", "a")];
+    let is_full = |metrics: &Metrics| {
+        metrics.count("cema_engine_running", &at) == 2 && metrics.count("cema_engine_waiting", &at) == 1
+    };
+    let metrics = router.metrics_reach("its queue to be read", is_full).await;
+    // It says that it does not sleep.
+    assert_eq!(metrics.count("cema_model_loaded", &[("destination", "a/smol")]), 1);
+    let rtt_s = metrics.sum("cema_node_rtt_seconds", &[("node", "a")]);
+    assert!(rtt_s > 0.0 && rtt_s < 1.0, "{rtt_s}");
+    for client in clients {
+        client.reset();
+    }
+    router.idle().await;
+}
+
+#[tokio::test]
 async fn a_server_that_is_killed_costs_no_request() {
     let Some(python) = path_or_skip("CEMA_TEST_LLAMA") else { return };
     let (mut dies, lives) = (Llama::start(&python).await, Llama::start(&python).await);

@@ -2,8 +2,6 @@
 //!
 //! A 200 is not yet a success: servers put errors, `null` and empty lists behind it. Nothing is changed here.
 
-use serde_json::value::RawValue;
-
 use super::json;
 use super::upstream_error::{UpstreamError, first_element};
 use crate::domain::ApiCall;
@@ -23,20 +21,19 @@ pub struct Usage {
 impl Usage {
     /// Reads a `usage` object; `None` if it counts nothing.
     fn read(raw: &str) -> Option<Self> {
-        const KEYS: [&str; 3] = ["prompt_tokens", "completion_tokens", "prompt_tokens_details"];
         let mut usage = Self::default();
         let mut counted = false;
-        json::members_of(raw, &KEYS, |key, value| match key {
-            b"prompt_tokens" | b"completion_tokens" => {
+        json::members(raw, |key, value| match key {
+            "prompt_tokens" | "completion_tokens" => {
                 if let Some(count) = count(value) {
                     counted = true;
-                    let is_prompt = key == b"prompt_tokens";
+                    let is_prompt = key == "prompt_tokens";
                     *(if is_prompt { &mut usage.prompt_tokens } else { &mut usage.completion_tokens }) =
                         count;
                 }
             }
-            b"prompt_tokens_details" => {
-                let cached = json::member(value.get(), "cached_tokens").and_then(count);
+            "prompt_tokens_details" => {
+                let cached = json::member(value, "cached_tokens").and_then(count);
                 usage.cached_tokens = cached.unwrap_or_default();
             }
             _ => {}
@@ -69,7 +66,7 @@ pub struct Timings {
 impl Timings {
     fn read(raw: &str) -> Option<Self> {
         let number = |key| {
-            let number: f64 = serde_json::from_str(json::member(raw, key)?.get()).ok()?;
+            let number: f64 = serde_json::from_str(json::member(raw, key)?).ok()?;
             (number >= 0.0 && number.is_finite()).then_some(number)
         };
         let time = |key| number(key).map(Seconds::from_ms);
@@ -145,8 +142,8 @@ pub fn classify_event(data: &[u8]) -> EventFacts {
         return facts;
     }
     facts.usage = answer.usage;
-    facts.timed = answer.timings.and_then(|timings| Usage::from_timings(timings.get()));
-    facts.timings = answer.timings.and_then(|timings| Timings::read(timings.get()));
+    facts.timed = answer.timings.and_then(Usage::from_timings);
+    facts.timings = answer.timings.and_then(Timings::read);
     let choices = answer.choices.map(Choices::read).unwrap_or_default();
     facts.finished = choices.finished;
     (facts.choices, facts.ended) = (choices.seen, choices.ended);
@@ -182,16 +179,16 @@ pub fn inspect_complete(call: ApiCall, body: &[u8]) -> Result<Accounts, Upstream
     if parts.is_none_or(|parts| !is_filled_array(parts)) {
         return Err(UpstreamError::unusable(lacking));
     }
-    let timings = answer.timings.and_then(|timings| Timings::read(timings.get()));
+    let timings = answer.timings.and_then(Timings::read);
     Ok(Accounts { usage: answer.usage, timings })
 }
 
 /// The members of an answer or stream event that matter here.
 struct Answer<'a> {
-    choices: Option<&'a RawValue>,
-    data: Option<&'a RawValue>,
+    choices: Option<&'a str>,
+    data: Option<&'a str>,
     usage: Option<Usage>,
-    timings: Option<&'a RawValue>,
+    timings: Option<&'a str>,
     error: Option<UpstreamError>,
 }
 
@@ -202,16 +199,15 @@ impl<'a> Answer<'a> {
             let error = UpstreamError::in_band(first_element(text)?)?;
             return Some(Self { choices: None, data: None, usage: None, timings: None, error: Some(error) });
         }
-        const KEYS: [&str; 6] = ["choices", "data", "usage", "timings", "error", "object"];
         let mut answer = Self { choices: None, data: None, usage: None, timings: None, error: None };
         let mut may_be_error = false;
-        json::members_of(text, &KEYS, |key, value| match key {
-            b"choices" => answer.choices = Some(value),
-            b"data" => answer.data = Some(value),
-            b"usage" => answer.usage = Usage::read(value.get()),
-            b"timings" => answer.timings = Some(value),
-            b"error" | b"object" => {
-                may_be_error |= key == b"error" || json::string_is(value.get(), "error");
+        json::members(text, |key, value| match key {
+            "choices" => answer.choices = Some(value),
+            "data" => answer.data = Some(value),
+            "usage" => answer.usage = Usage::read(value),
+            "timings" => answer.timings = Some(value),
+            "error" | "object" => {
+                may_be_error |= key == "error" || json::string_is(value, "error");
             }
             _ => {}
         })
@@ -223,8 +219,8 @@ impl<'a> Answer<'a> {
     }
 }
 
-fn is_filled_array(raw: &RawValue) -> bool {
-    raw.get().starts_with('[') && json::is_truthy(raw.get())
+fn is_filled_array(raw: &str) -> bool {
+    raw.starts_with('[') && json::is_truthy(raw)
 }
 
 #[derive(Default)]
@@ -237,19 +233,18 @@ struct Choices {
 }
 
 impl Choices {
-    fn read(raw: &RawValue) -> Self {
-        const KEYS: [&str; 5] = ["index", "delta", "message", "text", "finish_reason"];
+    fn read(raw: &str) -> Self {
         let mut choices = Self::default();
         // `choices` of another type has none.
-        _ = json::elements(raw.get(), |choice| {
+        _ = json::elements(raw, |choice| {
             choices.count += 1;
             let (mut index, mut ends) = (0, false);
             // Neither has a choice that is no object anything to say.
-            _ = json::members_of(choice.get(), &KEYS, |key, value| match key {
-                b"index" => index = count(value).unwrap_or_default(),
-                b"delta" | b"message" => choices.said |= says_something(value),
-                b"text" => choices.said |= json::is_truthy(value.get()),
-                b"finish_reason" => ends = json::is_truthy(value.get()),
+            _ = json::members(choice, |key, value| match key {
+                "index" => index = count(value).unwrap_or_default(),
+                "delta" | "message" => choices.said |= says_something(value),
+                "text" => choices.said |= json::is_truthy(value),
+                "finish_reason" => ends = json::is_truthy(value),
                 _ => {}
             });
             let bit =
@@ -262,17 +257,17 @@ impl Choices {
     }
 }
 
-fn says_something(delta: &RawValue) -> bool {
+fn says_something(delta: &str) -> bool {
     let mut said = false;
-    let read = json::members(delta.get(), |key, value| {
-        said |= key != b"role" && json::is_truthy(value.get());
+    let read = json::members(delta, |key, value| {
+        said |= key != "role" && json::is_truthy(value);
     });
     read.is_ok() && said
 }
 
 /// A token count; some servers write them as floats.
-fn count(raw: &RawValue) -> Option<u64> {
-    let count: f64 = serde_json::from_str(raw.get()).ok()?;
+fn count(raw: &str) -> Option<u64> {
+    let count: f64 = serde_json::from_str(raw).ok()?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked; saturates")]
     (count >= 0.0).then_some(count as u64)
 }

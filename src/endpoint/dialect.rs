@@ -1,4 +1,5 @@
-//! What differs from one server software to the next: the one place that asks which `kind` it is.
+//! What differs from one server software to the next: with the engine profiler's pages, the one place that asks which
+//! `kind` it is.
 //!
 //! Health pages, the two things of a request that have to be said differently, and defaults. Everything
 //! else passes as the client wrote it: what an endpoint does not take, its own error says best (vLLM
@@ -112,10 +113,10 @@ fn with_max_tokens(body: &Bytes) -> Option<Bytes> {
     const KEY: &str = "max_completion_tokens";
     memmem::find(body, KEY.as_bytes())?;
     let document = document(body)?;
-    let newer = json::member(document, KEY).filter(|value| value.get() != "null")?;
+    let newer = json::member(document, KEY).filter(|value| *value != "null")?;
     if let Some(older) = json::member(document, "max_tokens") {
         let at = json::span(text(body)?, older);
-        return Some(replaced(body, at, newer.get()));
+        return Some(replaced(body, at, newer));
     }
     let before = text(body)?[..json::span(text(body)?, newer).start].trim_ascii_end().strip_suffix(':')?;
     let quoted = before.trim_ascii_end().strip_suffix('"')?;
@@ -135,12 +136,12 @@ fn with_usage(body: &Bytes) -> Option<Bytes> {
     }
     let Some(options) = json::member(document(body)?, OPTIONS) else { return at_the_end() };
     let at = json::span(text(body)?, options);
-    let inside = match options.get() {
+    let inside = match options {
         "null" => return Some(replaced(body, at, OBJECT)),
         object => object.strip_prefix('{')?.strip_suffix('}')?,
     };
-    match json::member(options.get(), "include_usage") {
-        Some(value) if matches!(value.get(), "false" | "null") => {
+    match json::member(options, "include_usage") {
+        Some(value) if matches!(value, "false" | "null") => {
             Some(replaced(body, json::span(text(body)?, value), "true"))
         }
         Some(_) => None,

@@ -4,7 +4,7 @@
 //! Events pass whole, so that a stream that is cut leaves none open with a client. Every other byte passes
 //! as it came.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use bytes::{Bytes, BytesMut};
 use memchr::memchr2;
@@ -30,7 +30,7 @@ const HELD_BYTES_MAX: usize = 64 << 10;
 pub struct EventFilter {
     /// Whether the event with the token counts is the router's own affair.
     swallows_usage: bool,
-    secrets: Vec<String>,
+    secrets: Arc<[String]>,
     renamed: Option<Renamed>,
     /// The lines of the open event.
     event: BytesMut,
@@ -52,14 +52,11 @@ enum Fate {
 impl EventFilter {
     /// A filter at the start of a stream. `secrets` are what must not be read in its error events, `renamed` is
     /// what they call the model.
-    pub fn new(
-        swallows_usage: bool,
-        secrets: impl IntoIterator<Item = String>,
-        renamed: Option<Renamed>,
-    ) -> Self {
+    #[must_use]
+    pub fn new(swallows_usage: bool, secrets: Arc<[String]>, renamed: Option<Renamed>) -> Self {
         Self {
             swallows_usage,
-            secrets: secrets.into_iter().filter(|secret| !secret.is_empty()).collect(),
+            secrets,
             renamed,
             event: BytesMut::new(),
             is_passing: false,
@@ -235,7 +232,7 @@ fn read_event(event: &[u8]) -> (Vec<u8>, bool) {
 /// Whether `data` has an `error` that says something: OpenAI's SDKs raise on it.
 fn is_openai_error(data: &[u8]) -> bool {
     let text = std::str::from_utf8(data).unwrap_or_default();
-    json::member(text, "error").is_some_and(|error| json::is_truthy(error.get()))
+    json::member(text, "error").is_some_and(json::is_truthy)
 }
 
 #[cfg(test)]
@@ -255,7 +252,7 @@ mod tests {
         r#"data: {"error":{"message":"lost up:7b at http://10.0.0.7:8000/v1 with sk-1","code":500}}"#;
 
     fn filtered<'a>(swallows_usage: bool, chunks: impl IntoIterator<Item = &'a [u8]>) -> String {
-        let secrets = ["10.0.0.7:8000", "sk-1", ""].map(str::to_owned);
+        let secrets = Arc::from(["10.0.0.7:8000", "sk-1"].map(str::to_owned));
         let renamed = Renamed { upstream: "up:7b".into(), asked: "auto".into() };
         let mut filter = EventFilter::new(swallows_usage, secrets, Some(renamed));
         let mut lines = WholeLines::default();
@@ -322,7 +319,7 @@ mod tests {
 
     #[test]
     fn an_event_of_ours_may_follow_at_once_unless_a_giant_is_open() {
-        let mut filter = EventFilter::new(false, [], None);
+        let mut filter = EventFilter::new(false, Arc::from([]), None);
         for (lines, passed, fresh_line) in [
             ("id: 1\n", "", ""),
             ("data: a\n", "", ""),
@@ -356,7 +353,7 @@ mod tests {
 
     #[test]
     fn what_is_not_touched_is_not_copied() {
-        let mut filter = EventFilter::new(true, ["10.0.0.7:8000".to_owned()], None);
+        let mut filter = EventFilter::new(true, Arc::from(["10.0.0.7:8000".to_owned()]), None);
         let event = Bytes::from_static(b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n");
         assert_eq!(filter.push(event.clone()).as_ptr(), event.as_ptr());
     }

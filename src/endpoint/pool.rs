@@ -127,6 +127,8 @@ struct Endpoint {
     host: HeaderValue,
     /// Where it takes calls, by kind.
     paths: Vec<Uri>,
+    /// What clients must not read.
+    secrets: Arc<[String]>,
     idle: Arc<IdleConnections>,
     /// Probes have connections of their own, so that they never take one from a request.
     idle_for_probes: Arc<IdleConnections>,
@@ -168,6 +170,14 @@ impl EndpointPool {
         &self.timeouts
     }
 
+    /// The same endpoints, measured through TLS with these certificates to trust.
+    #[cfg(test)]
+    pub(super) fn measured_through(mut self, tls: rustls::ClientConfig) -> Self {
+        self.endpoints.iter_mut().for_each(|endpoint| endpoint.spec.scheme = Scheme::HTTPS);
+        self.tls = Arc::new(tls);
+        self
+    }
+
     /// How TLS is spoken with endpoints.
     pub(super) fn tls(&self) -> Arc<rustls::ClientConfig> {
         Arc::clone(&self.tls)
@@ -180,16 +190,13 @@ impl EndpointPool {
 
     /// What must be kept out of what clients read: an endpoint's key, its host with the port, and its host
     /// alone. A host of one label, as containers have them, may be any word: alone it says nothing.
-    pub fn secrets(&self, endpoint: EndpointOrd) -> impl Iterator<Item = &str> {
-        let spec = &self.endpoints[endpoint.idx()].spec;
-        let key = spec.api_key.as_ref().and_then(|value| value.to_str().ok());
-        let key = key.map(|value| value.strip_prefix("Bearer ").unwrap_or(value));
-        let host = Some(spec.authority.host()).filter(|host| host.contains(['.', ':']));
-        key.into_iter().chain([spec.authority.as_str()]).chain(host)
+    #[must_use]
+    pub fn secrets(&self, endpoint: EndpointOrd) -> &Arc<[String]> {
+        &self.endpoints[endpoint.idx()].secrets
     }
 
-    /// Posts a JSON body to where the endpoint takes calls of its kind. How fast it left is an [`Upload`] among
-    /// the extensions of the answer, where that could be seen.
+    /// Posts a JSON body to where the endpoint takes calls of its kind. How fast it left is in the extensions of the
+    /// answer ([`super::Upload`]), where that could be seen.
     ///
     /// # Errors
     /// No response head within the limits; nothing of an answer has been seen then.
@@ -303,7 +310,8 @@ impl Endpoint {
         let path_of = |call: &ApiCall| spec.path(&spec.base_path, call.path());
         let paths = ApiCall::ALL.iter().map(path_of).collect::<Result<_, _>>();
         let paths = paths.map_err(std::io::Error::other)?;
-        Ok(Self { spec, host, paths, idle: Arc::default(), idle_for_probes: Arc::default() })
+        let secrets = spec.secrets().filter(|secret| !secret.is_empty()).map(str::to_owned).collect();
+        Ok(Self { spec, host, paths, secrets, idle: Arc::default(), idle_for_probes: Arc::default() })
     }
 
     /// A request that names the endpoint and shows it its own key.
@@ -339,6 +347,13 @@ fn answered(
 }
 
 impl EndpointSpec {
+    fn secrets(&self) -> impl Iterator<Item = &str> {
+        let key = self.api_key.as_ref().and_then(|value| value.to_str().ok());
+        let key = key.map(|value| value.strip_prefix("Bearer ").unwrap_or(value));
+        let host = Some(self.authority.host()).filter(|host| host.contains(['.', ':']));
+        key.into_iter().chain([self.authority.as_str()]).chain(host)
+    }
+
     fn path(&self, base: &str, suffix: &str) -> Result<Uri, http::Error> {
         Ok(PathAndQuery::try_from(format!("{base}{suffix}"))?.into())
     }

@@ -64,8 +64,8 @@ impl UpstreamError {
 
     /// Reads an error that came inside a 200: in a stream event or a whole body. `None` if there is none.
     pub(super) fn in_band(object: &str) -> Option<Self> {
-        let is_error = json::member(object, "error").is_some_and(|error| json::is_truthy(error.get()))
-            || json::member(object, "object").is_some_and(|kind| json::string_is(kind.get(), "error"));
+        let is_error = json::member(object, "error").is_some_and(json::is_truthy)
+            || json::member(object, "object").is_some_and(|kind| json::string_is(kind, "error"));
         is_error.then(|| Said::read(object).unwrap_or_default().into_error(None))
     }
 
@@ -191,15 +191,15 @@ impl Said {
         let mut error = None;
         let mut detail = None;
         json::members(object, |key, value| match key {
-            b"error" => error = Some(value.get()),
-            b"detail" => detail = Some(value.get()),
-            _ => said.take(key, value.get()),
+            "error" => error = Some(value),
+            "detail" => detail = Some(value),
+            _ => said.take(key, value),
         })
         .ok()?;
         match error {
             Some(raw) if raw.starts_with('{') => {
                 said = Self::default();
-                json::members(raw, |key, value| said.take(key, value.get())).ok()?;
+                json::members(raw, |key, value| said.take(key, value)).ok()?;
             }
             Some(raw) if raw.starts_with('"') => said.message = scalar(raw),
             _ => {}
@@ -210,12 +210,12 @@ impl Said {
         Some(said)
     }
 
-    fn take(&mut self, key: &[u8], raw: &str) {
+    fn take(&mut self, key: &str, raw: &str) {
         match key {
-            b"message" => self.message = scalar(raw),
-            b"type" => self.kind = word(raw),
-            b"code" => self.code = word(raw),
-            b"param" => self.param = word(raw),
+            "message" => self.message = scalar(raw),
+            "type" => self.kind = word(raw),
+            "code" => self.code = word(raw),
+            "param" => self.param = word(raw),
             _ => {}
         }
     }
@@ -264,7 +264,7 @@ fn word(raw: &str) -> Option<String> {
 /// The first element of an array.
 pub(super) fn first_element(array: &str) -> Option<&str> {
     let mut first = None;
-    json::elements(array, |element| first = first.or(Some(element.get()))).ok()?;
+    json::elements(array, |element| first = first.or(Some(element))).ok()?;
     first
 }
 
@@ -273,12 +273,12 @@ fn detail_text(raw: &str) -> Option<String> {
     let mut faults = Vec::new();
     let listed = json::elements(raw, |fault| {
         let mut place = Vec::new();
-        if let Some(loc) = json::member(fault.get(), "loc") {
+        if let Some(loc) = json::member(fault, "loc") {
             // A `loc` of another type has no place to name.
-            _ = json::elements(loc.get(), |step| place.extend(scalar(step.get())));
+            _ = json::elements(loc, |step| place.extend(scalar(step)));
         }
-        let text = json::member(fault.get(), "msg").and_then(|msg| scalar(msg.get()));
-        let text = text.unwrap_or_else(|| fault.get().to_owned());
+        let text = json::member(fault, "msg").and_then(scalar);
+        let text = text.unwrap_or_else(|| fault.to_owned());
         faults.push(if place.is_empty() { text } else { format!("{}: {text}", place.join(".")) });
     });
     if listed.is_ok() && !faults.is_empty() { Some(faults.join("; ")) } else { scalar(raw) }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Request, Response, header};
+use http::{HeaderMap, HeaderValue, Request, Response, header};
 use hyper::body::Incoming;
 use tracing::{debug, error};
 
@@ -133,7 +133,11 @@ fn call(
     checked: Checked<'_>,
     (mut request, body): (ApiRequest, Bytes),
 ) -> Result<Call, ApiError> {
-    let id = head.extensions.get::<RequestId>().map_or_else(|| Arc::from("unknown"), |id| Arc::clone(&id.0));
+    let id_header = match head.extensions.get() {
+        Some(RequestId(id)) => id.clone(),
+        None => HeaderValue::from_static("unknown"),
+    };
+    let id = Arc::from(id_header.to_str().unwrap_or_default());
     let ask = Ask {
         model: &request.model,
         needs: request.needs,
@@ -145,7 +149,7 @@ fn call(
         constraints: checked.asked.constraints,
         weights: checked.asked.weights,
     };
-    let admitted = api.params.directory.admit(Arc::clone(&id), &ask).map_err(|error| match error {
+    let admitted = api.params.directory.admit(id, &ask).map_err(|error| match error {
         AdmissionError::UnknownModel(model) => ApiError::model_not_found(&model),
         AdmissionError::PlacementConflict { .. } => {
             ApiError::bad_request(error.to_string(), Some("x-cema-placement"), Some("placement_conflict"))
@@ -156,7 +160,7 @@ fn call(
         text: std::mem::take(&mut request.text),
         kind: request.call,
         stream: request.stream,
-        headers: Arc::new(headers::for_endpoint(&head.headers, &id)),
+        headers: Arc::new(headers::for_endpoint(&head.headers, id_header)),
         echo_model: api.params.echo_model.then(|| Arc::from(request.model.as_str())),
         client: checked.client,
         body_for: body_for(request, body),

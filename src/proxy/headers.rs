@@ -137,22 +137,19 @@ pub(super) fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
 
 /// The headers an endpoint gets: what describes the body and the trace, never a credential, and nothing that
 /// the client's `connection` header says is for this hop alone.
-pub(super) fn for_endpoint(headers: &HeaderMap, request_id: &str) -> HeaderMap {
+pub(super) fn for_endpoint(headers: &HeaderMap, request_id: HeaderValue) -> HeaderMap {
     // Room for what is set here and in `EndpointPool::post`.
     let mut passed = HeaderMap::with_capacity(10);
-    for name in [header::ACCEPT, TRACEPARENT, TRACESTATE] {
-        if !is_for_this_hop(headers, &name) {
-            for value in headers.get_all(&name) {
-                passed.append(&name, value.clone());
-            }
+    for (name, value) in headers {
+        let is_passed = [header::ACCEPT, TRACEPARENT, TRACESTATE].contains(name);
+        if is_passed && !is_for_this_hop(headers, name) {
+            passed.append(name, value.clone());
         }
     }
     passed.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     // What passes must be readable on the way: no compression on this hop.
     passed.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    if let Ok(id) = HeaderValue::from_str(request_id) {
-        passed.insert(X_REQUEST_ID, id);
-    }
+    passed.insert(X_REQUEST_ID, request_id);
     passed
 }
 
@@ -242,7 +239,7 @@ mod tests {
             (HeaderName::from_static("tracestate"), HeaderValue::from_static("a=1")),
             (header::CONNECTION, HeaderValue::from_static("close, TraceState")),
         ]);
-        let passed = for_endpoint(&headers, "req_1");
+        let passed = for_endpoint(&headers, HeaderValue::from_static("req_1"));
         assert_eq!(passed.len(), 4);
         assert!(!passed.contains_key(header::AUTHORIZATION) && !passed.contains_key(header::COOKIE));
         assert_eq!(passed[X_REQUEST_ID], "req_1");

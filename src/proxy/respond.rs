@@ -112,16 +112,24 @@ fn describe(headers: &mut HeaderMap, routing: &Routing, labels: &RoutingLabels) 
             headers.insert(name, label.clone());
         }
     }
-    headers.insert(X_CEMA_BATCH, routing.plan.into());
+    headers.insert(X_CEMA_BATCH, number(routing.plan));
     headers.insert(X_CEMA_WINDOW_MS, in_ms(routing.waited));
-    headers.insert(X_CEMA_ATTEMPTS, routing.attempts.into());
+    headers.insert(X_CEMA_ATTEMPTS, number(u64::from(routing.attempts)));
     headers.insert(X_CEMA_POLICY, labels.policy.clone());
+}
+
+/// A number, for next to nothing where it is 1.
+fn number(number: u64) -> HeaderValue {
+    if number == 1 { HeaderValue::from_static("1") } else { number.into() }
 }
 
 /// Milliseconds with one decimal.
 fn in_ms(span: Seconds) -> HeaderValue {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
     let tenths = (span.0 * 1e4).round() as u64;
+    if tenths == 0 {
+        return HeaderValue::from_static("0.0");
+    }
     HeaderValue::try_from(format!("{}.{}", tenths / 10, tenths % 10))
         .unwrap_or_else(|_| HeaderValue::from_static("0.0"))
 }

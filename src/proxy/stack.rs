@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::FutureExt as _;
@@ -23,9 +22,9 @@ const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 /// Longest id taken over from a client.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// The id of a request, as an extension of it.
+/// The id of a request, as an extension of it; printable.
 #[derive(Debug, Clone)]
-pub struct RequestId(pub Arc<str>);
+pub struct RequestId(pub HeaderValue);
 
 /// Wraps a listener's service.
 pub fn wrap<S>(
@@ -84,8 +83,7 @@ where
 
     fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
         let value = request_id(request.headers());
-        let id = RequestId(value.to_str().unwrap_or_default().into());
-        request.extensions_mut().insert(id);
+        request.extensions_mut().insert(RequestId(value.clone()));
         let answer = AssertUnwindSafe(self.0.call(request)).catch_unwind();
         Box::pin(async move {
             let mut response = match answer.await {

@@ -249,7 +249,7 @@ impl<'a> Attempt<'a> {
         headers: HeaderMap,
         (held, rest, meter): (BytesMut, Rest, Option<StreamMeter>),
     ) -> Answer {
-        let secrets = self.world.pool.secrets(self.destination.endpoint).map(str::to_owned);
+        let secrets = Arc::clone(self.world.pool.secrets(self.destination.endpoint));
         let filter = EventFilter::new(self.asks_for_usage, secrets, self.renamed());
         let stream = Streaming { held, rest, meter, filter, began: self.began, limits: self.limits };
         Answer::Streaming { headers, stream: Box::new(stream) }
@@ -412,7 +412,7 @@ impl Line {
 
     /// An endpoint's error in its own words, but for its address and key.
     fn answered(&self, mut error: UpstreamError, wishes: Wishes) -> Failure {
-        for secret in self.world.pool.secrets(self.endpoint) {
+        for secret in self.world.pool.secrets(self.endpoint).iter() {
             error.redact(secret);
         }
         if let Some(renamed) = &self.renamed {

@@ -128,90 +128,141 @@ pub fn legal_set(
     context: &RoutingContext,
     excluded: &[DestinationOrd],
 ) -> Result<LegalSet, NoDestination> {
-    let mut candidates: Vec<Candidate<'_>> = context.iter().collect();
-    by_model(&mut candidates, request)?;
-    by_capability(&mut candidates, request)?;
-    by_context(&mut candidates, request)?;
-    by_placement(&mut candidates, request)?;
-    by_quality(&mut candidates, request, prediction)?;
-    by_availability(&mut candidates)?;
-    let tried = candidates.len();
-    candidates.retain(|(d, ..)| !excluded.contains(d));
-    if candidates.is_empty() {
-        return Err(NoDestination::AllTried { tried });
+    let demand = Demand { request, prediction, excluded };
+    let allowed: Vec<bool> = context.iter().map(|candidate| demand.is_met_by(candidate)).collect();
+    match allowed.iter().filter(|allowed| **allowed).count() {
+        0 => Err(demand.unmet(context)),
+        len => Ok(LegalSet { allowed, len }),
     }
-    let mut allowed = vec![false; context.destinations.len()];
-    for (d, ..) in &candidates {
-        allowed[d.idx()] = true;
-    }
-    Ok(LegalSet { allowed, len: candidates.len() })
 }
 
 type Candidate<'a> = (DestinationOrd, &'a Destination, &'a DestinationState);
 
-fn by_model(candidates: &mut Vec<Candidate<'_>>, request: &RoutingRequest) -> Result<(), NoDestination> {
-    let model = match &request.target {
-        ModelTarget::Any => "any model".into(),
-        ModelTarget::Named(name) => {
-            candidates.retain(|(_, d, _)| d.model == *name);
-            Arc::clone(name)
-        }
-    };
-    if candidates.is_empty() { Err(NoDestination::UnknownModel { model }) } else { Ok(()) }
+/// What a destination must satisfy.
+struct Demand<'a> {
+    request: &'a RoutingRequest,
+    prediction: Option<&'a Prediction>,
+    excluded: &'a [DestinationOrd],
 }
 
-fn by_capability(candidates: &mut Vec<Candidate<'_>>, request: &RoutingRequest) -> Result<(), NoDestination> {
-    let lacks = |d: &Destination| request.needs.missing_from(d.capabilities).collect::<Vec<_>>();
-    let nearest = candidates.iter().map(|(_, d, _)| lacks(d)).min_by_key(Vec::len).unwrap_or_default();
-    candidates.retain(|(_, d, _)| d.capabilities.offers(request.needs));
-    if candidates.is_empty() { Err(NoDestination::MissingCapability { missing: nearest }) } else { Ok(()) }
-}
-
-fn by_context(candidates: &mut Vec<Candidate<'_>>, request: &RoutingRequest) -> Result<(), NoDestination> {
-    let (prompt, completion) =
-        (request.longest_prompt, request.max_completion_tokens.unwrap_or(Tokens::ZERO));
-    let largest = candidates.iter().filter_map(|(_, d, _)| d.context).fold(Tokens::ZERO, Tokens::max);
-    candidates.retain(|(_, d, _)| d.context.is_none_or(|context| context >= prompt + completion));
-    if candidates.is_empty() {
-        return Err(NoDestination::ContextTooSmall { prompt, completion, largest });
+impl Demand<'_> {
+    fn is_met_by(&self, candidate: Candidate<'_>) -> bool {
+        self.is_model(candidate)
+            && self.is_offered(candidate)
+            && self.fits(candidate)
+            && self.is_placed(candidate)
+            && self.is_good_enough(candidate)
+            && takes_work(candidate)
+            && self.is_untried(candidate)
     }
-    Ok(())
+
+    fn is_model(&self, (_, destination, _): Candidate<'_>) -> bool {
+        match &self.request.target {
+            ModelTarget::Any => true,
+            ModelTarget::Named(name) => destination.model == *name,
+        }
+    }
+
+    fn is_offered(&self, (_, destination, _): Candidate<'_>) -> bool {
+        destination.capabilities.offers(self.request.needs)
+    }
+
+    fn fits(&self, (_, destination, _): Candidate<'_>) -> bool {
+        destination
+            .context
+            .is_none_or(|context| context >= self.request.longest_prompt + self.completion_cap())
+    }
+
+    fn is_placed(&self, (_, destination, _): Candidate<'_>) -> bool {
+        self.request.constraints.placement.is_none_or(|wanted| destination.class == wanted)
+    }
+
+    fn is_good_enough(&self, (ord, ..): Candidate<'_>) -> bool {
+        match (self.request.constraints.min_quality, self.prediction) {
+            (Some(floor), Some(prediction)) => quality_at(prediction, ord) >= floor,
+            _ => true,
+        }
+    }
+
+    fn is_untried(&self, (ord, ..): Candidate<'_>) -> bool {
+        !self.excluded.contains(&ord)
+    }
+
+    /// The cap on the completion, zero where there is none.
+    fn completion_cap(&self) -> Tokens {
+        self.request.max_completion_tokens.unwrap_or(Tokens::ZERO)
+    }
+
+    /// The first constraint that leaves nothing, in an unsatisfiable demand.
+    fn unmet(&self, context: &RoutingContext) -> NoDestination {
+        let mut left: Vec<Candidate<'_>> = context.iter().collect();
+        let mut empties = |is_kept: &dyn Fn(Candidate<'_>) -> bool| {
+            let before = left.clone();
+            left.retain(|candidate| is_kept(*candidate));
+            left.is_empty().then_some(before)
+        };
+        if empties(&|candidate| self.is_model(candidate)).is_some() {
+            return NoDestination::UnknownModel { model: self.model() };
+        }
+        if let Some(before) = empties(&|candidate| self.is_offered(candidate)) {
+            return NoDestination::MissingCapability { missing: self.nearly_offered(&before) };
+        }
+        if let Some(before) = empties(&|candidate| self.fits(candidate)) {
+            let contexts = before.iter().filter_map(|(_, destination, _)| destination.context);
+            return NoDestination::ContextTooSmall {
+                prompt: self.request.longest_prompt,
+                completion: self.completion_cap(),
+                largest: contexts.fold(Tokens::ZERO, Tokens::max),
+            };
+        }
+        if empties(&|candidate| self.is_placed(candidate)).is_some()
+            && let Some(wanted) = self.request.constraints.placement
+        {
+            return NoDestination::Placement { wanted };
+        }
+        if let Some(before) = empties(&|candidate| self.is_good_enough(candidate))
+            && let (Some(floor), Some(prediction)) = (self.request.constraints.min_quality, self.prediction)
+        {
+            let predicted = before.iter().map(|(ord, ..)| quality_at(prediction, *ord));
+            return NoDestination::QualityFloor { floor, best: predicted.fold(Quality::ZERO, Quality::max) };
+        }
+        if let Some(before) = empties(&takes_work) {
+            return unavailable(&before);
+        }
+        NoDestination::AllTried { tried: left.len() }
+    }
+
+    fn model(&self) -> Arc<str> {
+        match &self.request.target {
+            ModelTarget::Any => "any model".into(),
+            ModelTarget::Named(name) => Arc::clone(name),
+        }
+    }
+
+    /// What the candidate lacks that offers most of what is needed.
+    fn nearly_offered(&self, candidates: &[Candidate<'_>]) -> Vec<&'static str> {
+        let lacks = |d: &Destination| self.request.needs.missing_from(d.capabilities).collect::<Vec<_>>();
+        candidates.iter().map(|(_, d, _)| lacks(d)).min_by_key(Vec::len).unwrap_or_default()
+    }
 }
 
-fn by_placement(candidates: &mut Vec<Candidate<'_>>, request: &RoutingRequest) -> Result<(), NoDestination> {
-    let Some(wanted) = request.constraints.placement else { return Ok(()) };
-    candidates.retain(|(_, d, _)| d.class == wanted);
-    if candidates.is_empty() { Err(NoDestination::Placement { wanted }) } else { Ok(()) }
+fn quality_at(prediction: &Prediction, ord: DestinationOrd) -> Quality {
+    prediction.quality.get(ord.idx()).copied().unwrap_or(Quality::ZERO)
 }
 
-fn by_quality(
-    candidates: &mut Vec<Candidate<'_>>,
-    request: &RoutingRequest,
-    prediction: Option<&Prediction>,
-) -> Result<(), NoDestination> {
-    let (Some(floor), Some(prediction)) = (request.constraints.min_quality, prediction) else {
-        return Ok(());
-    };
-    let predicted = |d: &DestinationOrd| prediction.quality.get(d.idx()).copied().unwrap_or(Quality::ZERO);
-    let best = candidates.iter().map(|(d, ..)| predicted(d)).fold(Quality::ZERO, Quality::max);
-    candidates.retain(|(d, ..)| predicted(d) >= floor);
-    if candidates.is_empty() { Err(NoDestination::QualityFloor { floor, best }) } else { Ok(()) }
+fn takes_work((.., state): Candidate<'_>) -> bool {
+    state.availability.takes_work()
 }
 
-fn by_availability(candidates: &mut Vec<Candidate<'_>>) -> Result<(), NoDestination> {
+fn unavailable(candidates: &[Candidate<'_>]) -> NoDestination {
     let count = |wanted| candidates.iter().filter(|(.., state)| state.availability == wanted).count();
-    let unavailable = NoDestination::Unavailable {
+    let returning = candidates.iter().filter(|(.., state)| state.availability.returns());
+    NoDestination::Unavailable {
         down: count(Availability::Down),
         loading: count(Availability::Loading),
         draining: count(Availability::Draining),
-        returning: candidates
-            .iter()
-            .filter(|(.., state)| state.availability.returns())
-            .map(|(d, ..)| *d)
-            .collect(),
-    };
-    candidates.retain(|(.., state)| state.availability.takes_work());
-    if candidates.is_empty() { Err(unavailable) } else { Ok(()) }
+        returning: returning.map(|(ord, ..)| *ord).collect(),
+    }
 }
 
 #[cfg(test)]

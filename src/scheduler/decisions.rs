@@ -25,8 +25,7 @@ struct Recent {
 }
 
 impl DecisionRing {
-    pub(super) fn push(&self, solved: SolvedPlan) {
-        let solved = Arc::new(solved);
+    pub(super) fn push(&self, solved: Arc<SolvedPlan>) {
         let mut recent = self.lock();
         recent.n_cells += n_cells(&solved);
         recent.plans.push_back(solved);

@@ -27,7 +27,7 @@ use crate::domain::{
     RoutingRequest,
 };
 use crate::planning::{Arrival, PlanParams, Planned, Planner, PlannerParams, Rejection, Ticket, WindowClose};
-use crate::profiler::quality::QualityService;
+use crate::profiler::quality::{Predicting, QualityService};
 use crate::routing::RoutingPolicy;
 use crate::units::Seconds;
 
@@ -219,7 +219,7 @@ impl Scheduler {
         let arrival = Arrival {
             ticket: Ticket(self.next_ticket.fetch_add(1, Ordering::Relaxed)),
             request,
-            prediction: Arc::new(prediction),
+            prediction,
             awaiting_until: pending.as_ref().map(|_| now + self.embed_wait()),
             arrived: now,
             expires: now + self.params.request_deadline,
@@ -282,18 +282,16 @@ impl Scheduler {
         &self,
         request: &RoutingRequest,
         text: String,
-    ) -> Result<(Prediction, Option<oneshot::Receiver<Prediction>>), PlaceError> {
+    ) -> Result<(Arc<Prediction>, Option<oneshot::Receiver<Prediction>>), PlaceError> {
         let n_legal = self.planner.legal_set(request)?.len();
         let weights = request.weights.unwrap_or(self.params.planner.weights);
         let matters = weights.quality > 0.0 || request.constraints.min_quality.is_some();
         if n_legal < 2 || !matters || text.is_empty() {
             return Ok((self.quality.prior(QualitySource::Skipped), None));
         }
-        let mut pending = self.quality.predict(text);
-        // Where nothing can be looked up the answer is there at once.
-        Ok(match pending.try_recv() {
-            Ok(prediction) => (prediction, None),
-            Err(_) => (self.quality.prior(QualitySource::Late), Some(pending)),
+        Ok(match self.quality.predict(text) {
+            Predicting::Known(prediction) => (prediction, None),
+            Predicting::Pending(receiver) => (self.quality.prior(QualitySource::Late), Some(receiver)),
         })
     }
 

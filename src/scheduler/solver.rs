@@ -2,8 +2,8 @@
 //! the async threads; one that does not takes microseconds and decides in place.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Weak;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::live_planner::LivePlanner;
@@ -37,7 +37,7 @@ pub(super) enum NoPlan {
     Gone,
 }
 
-pub(super) type SolveOutcome = Result<SolvedPlan, NoPlan>;
+pub(super) type SolveOutcome = Result<Arc<SolvedPlan>, NoPlan>;
 
 /// A policy and what it is driven by.
 pub(super) struct Deciding {
@@ -95,6 +95,6 @@ impl Deciding {
         let began = Instant::now();
         let deciding = catch_unwind(AssertUnwindSafe(|| job.solve(self.policy.as_ref(), &self.params, stop)));
         let plan = deciding.map_err(|_| NoPlan::Panicked)??;
-        Ok(SolvedPlan { plan, took: began.elapsed() })
+        Ok(Arc::new(SolvedPlan { plan, took: began.elapsed() }))
     }
 }

@@ -35,6 +35,8 @@ const fn load_rate(class: NodeClass) -> BytesPerSec {
 pub struct ModelLoad {
     /// Whether it is loaded; `None` where its engine does not tell.
     pub is_loaded: Option<bool>,
+    /// Share of it in the memory of an accelerator, 0 to 1, where it is loaded and its engine tells.
+    pub vram_share: Option<f64>,
     /// How long loading takes: measured, or what is expected of a model of its size.
     pub load: Seconds,
     /// Since when requests of this router wait for it to load.
@@ -66,6 +68,7 @@ struct Shared {
     states: Vec<Mutex<State>>,
     published: watch::Sender<Arc<[ModelLoad]>>,
     loaded: GaugeVec,
+    vram: GaugeVec,
     load: GaugeVec,
 }
 
@@ -75,6 +78,7 @@ struct State {
     /// When an answer last said that it is loaded; pages read before are older news.
     answered_at: Option<Instant>,
     size: Option<Bytes>,
+    vram_share: Option<f64>,
     measured: Option<Measured<Seconds>>,
     loading: Option<Loading>,
 }
@@ -90,6 +94,7 @@ impl State {
         let prior = || self.size.map_or(LOAD_PRIOR, |size| size.transfer_time(load_rate(class)));
         ModelLoad {
             is_loaded: self.is_loaded,
+            vram_share: self.vram_share,
             load: self.measured.map_or_else(prior, |measured| measured.value),
             loading_since: self.loading.map(|loading| loading.since),
         }
@@ -159,8 +164,14 @@ impl ModelLoads {
             registry.register(Box::new(gauge.clone()))?;
             Ok(gauge)
         };
-        let fresh =
-            || State { is_loaded: None, answered_at: None, size: None, measured: None, loading: None };
+        let fresh = || State {
+            is_loaded: None,
+            answered_at: None,
+            size: None,
+            vram_share: None,
+            measured: None,
+            loading: None,
+        };
         let published = destinations.iter().map(|d| fresh().shown(d.class)).collect();
         let shared = Shared {
             states: destinations.iter().map(|_| Mutex::new(fresh())).collect(),
@@ -169,6 +180,10 @@ impl ModelLoads {
             loaded: gauge(
                 "cema_model_loaded",
                 "Whether the engine has the destination's model loaded (1) or not (0), where it tells.",
+            )?,
+            vram: gauge(
+                "cema_model_vram_ratio",
+                "Share of the destination's loaded model in the memory of an accelerator, 0 to 1, where the engine tells.",
             )?,
             load: gauge(
                 "cema_model_load_seconds",
@@ -219,10 +234,12 @@ impl ModelLoads {
                 Some(reading) if state.answered_at.is_none_or(|at| at < reading.read_at) => {
                     let name = &destination.upstream_model;
                     state.is_loaded = Some(!is_cold(reading, name));
-                    state.size = reading.residence(name).and_then(|model| model.size).or(state.size);
+                    let residence = reading.residence(name);
+                    state.size = residence.and_then(|model| model.size).or(state.size);
+                    state.vram_share = residence.and_then(|model| model.vram_share);
                 }
                 Some(_) => {}
-                None => state.is_loaded = None,
+                None => (state.is_loaded, state.vram_share) = (None, None),
             });
         }
     }
@@ -242,14 +259,129 @@ impl ModelLoads {
                 next[d.idx()] = is;
                 *loads = next.into();
             });
-            let tells = |figure: f64| is.is_loaded.map(|_| figure);
-            show(
-                &self.shared.loaded,
-                destination.id.as_str(),
-                tells(f64::from(u8::from(is.is_loaded == Some(true)))),
-            );
-            show(&self.shared.load, destination.id.as_str(), tells(is.load.0));
+            self.show(destination.id.as_str(), &is);
         }
         outcome
+    }
+
+    fn show(&self, id: &str, load: &ModelLoad) {
+        let loaded = load.is_loaded.map(|is_loaded| f64::from(u8::from(is_loaded)));
+        show(&self.shared.loaded, id, loaded);
+        show(&self.shared.vram, id, load.vram_share);
+        show(&self.shared.load, id, load.is_loaded.map(|_| load.load.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::domain::fixture::destination;
+    use crate::profiler::engine::reading::ModelResidence;
+
+    const D: DestinationOrd = DestinationOrd(0);
+
+    fn loads() -> ModelLoads {
+        let at = |n, class| Destination {
+            class,
+            endpoint: EndpointOrd(0),
+            upstream_model: "m".into(),
+            ..destination(n, 1, 2)
+        };
+        let fleet = vec![at(0, NodeClass::Edge), at(1, NodeClass::Cloud)].into();
+        ModelLoads::new(&fleet, &Registry::new()).unwrap()
+    }
+
+    fn observe(loads: &ModelLoads, is_loaded: bool, size: Option<f64>) {
+        let model = ModelResidence { name: "m".into(), is_loaded, vram_share: None, size: size.map(Bytes) };
+        let reading = EngineReading { models: vec![model], ..EngineReading::silent(Instant::now()) };
+        loads.observe(EndpointOrd(0), Some(&reading));
+    }
+
+    async fn pass(s: u64) {
+        tokio::time::advance(Duration::from_secs(s)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_cold_that_is_not_known_to_be() {
+        let loads = loads();
+        assert!(loads.begin(D).is_none());
+        observe(&loads, true, None);
+        assert!(loads.begin(D).is_none());
+        assert_eq!(loads.current()[0].added(), Seconds::ZERO);
+        observe(&loads, false, None);
+        loads.observe(EndpointOrd(0), None);
+        assert!(loads.begin(D).is_none(), "it does not tell any more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_load_is_priced_by_size_until_it_was_seen() {
+        let loads = loads();
+        observe(&loads, false, None);
+        assert_eq!(loads.current()[0].added(), LOAD_PRIOR);
+        observe(&loads, false, Some(5e9));
+        // 5 GB at 250 MB/s on an edge box, at 1 GB/s on a cloud node.
+        let priced: Vec<_> = loads.current().iter().map(|load| load.added().0).collect();
+        assert_eq!(priced, [20.0, 5.0]);
+        let mut cold = loads.begin(D).unwrap();
+        pass(32).await;
+        cold.answered();
+        cold.worked(Seconds(2.0));
+        pass(60).await;
+        observe(&loads, false, Some(5e9));
+        assert_eq!(loads.current()[0].added(), Seconds(30.0), "32 s, of which 2 s were its own");
+        assert_eq!(loads.current()[1].added(), Seconds(5.0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_requests_wait_for_one_load_and_the_first_pays_for_it() {
+        let loads = loads();
+        observe(&loads, false, None);
+        let began = Instant::now();
+        let mut first = loads.begin(D).unwrap();
+        pass(3).await;
+        // Ollama lists a model that loads as if it were loaded.
+        observe(&loads, true, None);
+        let mut second = loads.begin(D).unwrap();
+        let load = loads.current()[0];
+        assert_eq!((load.loading_since, load.added()), (Some(began), Seconds::ZERO));
+        pass(17).await;
+        first.answered();
+        assert!(loads.begin(D).is_none(), "it is loaded");
+        second.answered();
+        second.worked(Seconds::ZERO);
+        assert_eq!(loads.current()[0].load, LOAD_PRIOR, "it came later and waited less");
+        first.worked(Seconds(1.0));
+        assert_eq!(loads.current()[0].load, Seconds(19.0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_read_before_the_answer_is_old_news() {
+        let loads = loads();
+        observe(&loads, false, None);
+        let mut cold = loads.begin(D).unwrap();
+        let asked_at = Instant::now();
+        pass(1).await;
+        cold.answered();
+        let model = ModelResidence { name: "m".into(), is_loaded: false, vram_share: None, size: None };
+        let mut reading = EngineReading { models: vec![model], ..EngineReading::silent(asked_at) };
+        loads.observe(EndpointOrd(0), Some(&reading));
+        assert_eq!(loads.current()[0].is_loaded, Some(true));
+        pass(1).await;
+        reading.read_at = Instant::now();
+        loads.observe(EndpointOrd(0), Some(&reading));
+        assert_eq!(loads.current()[0].is_loaded, Some(false), "it was unloaded since");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_load_nobody_waits_for_any_more_is_none() {
+        let loads = loads();
+        observe(&loads, false, None);
+        let (first, second) = (loads.begin(D).unwrap(), loads.begin(D).unwrap());
+        drop(first);
+        assert!(loads.current()[0].loading_since.is_some());
+        drop(second);
+        assert_eq!(loads.current()[0].added(), LOAD_PRIOR);
     }
 }

@@ -164,10 +164,15 @@ impl EngineProfiler {
         let shared = &self.shared;
         shared.metrics.show(&shared.pool.spec(endpoint).name, reading.as_ref());
         shared.loads.observe(endpoint, reading.as_ref());
-        shared.readings.send_modify(|readings| {
+        shared.readings.send_if_modified(|readings| {
+            let was_silent = readings[endpoint.idx()].is_none();
+            if was_silent && reading.is_none() {
+                return false;
+            }
             let mut next = readings.to_vec();
             next[endpoint.idx()] = reading;
             *readings = next.into();
+            true
         });
     }
 }
@@ -201,5 +206,40 @@ impl PageClock {
     fn absent(&mut self) -> bool {
         self.due = Some(Instant::now() + ABSENT_EVERY);
         !std::mem::replace(&mut self.is_absent, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_that_is_not_there_is_asked_for_once_a_minute() {
+        let mut clock = PageClock::default();
+        assert!(clock.is_due(Instant::now()));
+        assert!(clock.absent(), "the first time is news");
+        tokio::time::advance(59 * S).await;
+        assert!(!clock.is_due(Instant::now()));
+        tokio::time::advance(S).await;
+        assert!(clock.is_due(Instant::now()) && !clock.absent());
+        clock.succeeded(Page::VllmMetrics);
+        assert!(clock.absent(), "it was there in between");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_that_fails_is_asked_for_less_and_less_often() {
+        let mut clock = PageClock::default();
+        for wait_s in [4, 8, 16, 32, 60, 60] {
+            clock.failed();
+            assert_eq!(clock.due, Some(Instant::now() + wait_s * S));
+        }
+        clock.succeeded(Page::LlamaCppProps);
+        assert!(clock.is_due(Instant::now()), "the next round is soon enough");
+        clock.succeeded(Page::OllamaInstalled);
+        assert_eq!(clock.due, Some(Instant::now() + 58 * S));
+        clock.failed();
+        assert_eq!(clock.due, Some(Instant::now() + 4 * S), "it counts anew");
     }
 }

@@ -16,7 +16,9 @@ const EVIDENCE: [f64; 8] = [0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0];
 #[derive(Debug, Clone)]
 pub struct QualityMetrics {
     /// Predictions that entered a plan, by where they came from.
-    pub source_total: IntCounterVec,
+    source_total: IntCounterVec,
+    /// The same, looked up beforehand, in the order of [`QualitySource::ALL`].
+    by_source: Vec<IntCounter>,
     /// Time to tokenize and embed one prompt.
     pub embed_duration_seconds: Histogram,
     /// Embeddings found in the cache.
@@ -41,11 +43,14 @@ impl QualityMetrics {
     /// # Errors
     /// If one of the names is registered already.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let source_total = IntCounterVec::new(
+            Opts::new("cema_quality_source_total", "Predictions by where their quality came from."),
+            &["source"],
+        )?;
+        let by_source = QualitySource::ALL.iter();
         let metrics = Self {
-            source_total: IntCounterVec::new(
-                Opts::new("cema_quality_source_total", "Predictions by where their quality came from."),
-                &["source"],
-            )?,
+            by_source: by_source.map(|source| source_total.with_label_values(&[source.as_str()])).collect(),
+            source_total,
             embed_duration_seconds: Histogram::with_opts(
                 HistogramOpts::new("cema_embed_duration_seconds", "Time to tokenize and embed one prompt.")
                     .buckets(EMBED_SECONDS.to_vec()),
@@ -76,11 +81,13 @@ impl QualityMetrics {
                 .buckets(EVIDENCE.to_vec()),
             )?,
         };
-        for source in QualitySource::ALL {
-            metrics.source_total.with_label_values(&[source.as_str()]);
-        }
         metrics.collectors().into_iter().try_for_each(|collector| registry.register(collector))?;
         Ok(metrics)
+    }
+
+    /// Counts a prediction that entered a plan.
+    pub fn count_source(&self, source: QualitySource) {
+        self.by_source[source as usize].inc();
     }
 
     fn collectors(&self) -> [Box<dyn Collector>; 9] {

@@ -18,6 +18,6 @@ pub mod service;
 pub mod store;
 
 pub use params::{DestinationPrior, EmbedderParams, EstimatorMode, FleetPriors, QualityParams};
-pub use service::QualityService;
 #[cfg(test)]
 pub(crate) use service::by_hand;
+pub use service::{Predicting, QualityService};

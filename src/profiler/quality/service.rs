@@ -30,9 +30,19 @@ use crate::profiler::quality::store::{QualityStore, StoreError};
 pub struct QualityService(Arc<Handle>);
 
 struct Handle {
-    priors: FleetPriors,
+    /// The configured priors by why they are used, in the order of [`QualitySource::ALL`].
+    priors: Vec<Arc<Prediction>>,
     metrics: QualityMetrics,
     mode: Mode,
+}
+
+/// What [`QualityService::predict`] gives.
+#[derive(Debug)]
+pub enum Predicting {
+    /// A prediction that is there at once.
+    Known(Arc<Prediction>),
+    /// One under way. Dropping it cancels the work if that has not begun.
+    Pending(oneshot::Receiver<Prediction>),
 }
 
 /// What the service can do; fixed at start.
@@ -94,36 +104,37 @@ impl QualityService {
         priors: FleetPriors,
         metrics: QualityMetrics,
     ) -> Self {
+        let labelled = |source: &QualitySource| Arc::new(prior(&priors, *source));
+        let by_source = QualitySource::ALL.iter().map(labelled).collect();
         let mode = match prepared {
             Ok((estimator, loaded)) => {
-                let predictor = Arc::new(Predictor::new(estimator, params, priors.clone(), metrics.clone()));
+                let predictor = Arc::new(Predictor::new(estimator, params, priors, metrics.clone()));
                 spawn_threads(&predictor, loaded.workers)
             }
             Err(unavailable) => unavailable.into_mode(),
         };
-        Self(Arc::new(Handle { priors, metrics, mode }))
+        Self(Arc::new(Handle { priors: by_source, metrics, mode }))
     }
 
     /// The configured priors, labelled with why they are used.
     #[must_use]
-    pub fn prior(&self, source: QualitySource) -> Prediction {
-        prior(&self.0.priors, source)
+    pub fn prior(&self, source: QualitySource) -> Arc<Prediction> {
+        Arc::clone(&self.0.priors[source as usize])
     }
 
     /// Predicts for the last user message of a request. Never blocks.
     ///
-    /// The receiver resolves with source `store`; or at once with priors when the queue is full (`late`)
-    /// or nothing can be looked up (`no_profile`, `no_embedder`). Dropping the receiver cancels the work
-    /// if it has not begun. The wait is the caller's to bound; see [`QualityService::record_source`].
+    /// What is pending resolves with source `store`; priors are known at once when the queue is full (`late`)
+    /// or nothing can be looked up (`no_profile`, `no_embedder`). The wait is the caller's to bound; see
+    /// [`QualityService::record_source`].
     #[must_use]
-    pub fn predict(&self, text: impl Into<Arc<str>>) -> oneshot::Receiver<Prediction> {
-        let (reply, receiver) = oneshot::channel();
+    pub fn predict(&self, text: impl Into<Arc<str>>) -> Predicting {
         match &self.0.mode {
-            Mode::Active(predictor) => predictor.submit(text.into(), reply),
-            // The receiver is at hand, so sending cannot fail; nor would it matter.
-            Mode::Priors { source, .. } => drop(reply.send(self.prior(*source))),
+            Mode::Active(predictor) => predictor
+                .submit(text.into())
+                .map_or_else(|| Predicting::Known(self.prior(QualitySource::Late)), Predicting::Pending),
+            Mode::Priors { source, .. } => Predicting::Known(self.prior(*source)),
         }
-        receiver
     }
 
     /// Whether prompts are looked up; `false` when [`QualityService::predict`] can only give priors.
@@ -136,7 +147,7 @@ impl QualityService {
     /// because only it knows whether the prediction came in time ([`QualitySource::Late`]) or was not
     /// asked for ([`QualitySource::Skipped`]).
     pub fn record_source(&self, source: QualitySource) {
-        self.0.metrics.source_total.with_label_values(&[source.as_str()]).inc();
+        self.0.metrics.count_source(source);
     }
 
     /// One line for people: what predictions rest on.
@@ -254,19 +265,19 @@ impl Predictor {
         }
     }
 
-    fn submit(&self, text: Arc<str>, reply: oneshot::Sender<Prediction>) {
+    /// `None` if the queue is full.
+    fn submit(&self, text: Arc<str>) -> Option<oneshot::Receiver<Prediction>> {
+        let (reply, receiver) = oneshot::channel();
         let key = self.cache.key(&text);
-        let refused = match self.cache.get(key) {
+        let is_queued = match self.cache.get(key) {
             Some(embedding) => {
                 self.metrics.embed_cache_hits_total.inc();
-                self.to_look_up.push(LookupJob { text, embedding, reply }).map_err(|job| job.reply)
+                self.to_look_up.push(LookupJob { text, embedding, reply }).is_ok()
             }
-            None => self.to_embed.push(EmbedJob { text, key, reply }).map_err(|job| job.reply),
+            None => self.to_embed.push(EmbedJob { text, key, reply }).is_ok(),
         };
         self.metrics.embed_queue_depth.set(self.queue_depth());
-        if let Err(reply) = refused {
-            drop(reply.send(prior(&self.priors, QualitySource::Late)));
-        }
+        is_queued.then_some(receiver)
     }
 
     fn run_embedding(&self, worker: &mut dyn Embedder) {
@@ -383,6 +394,13 @@ mod tests {
         Arc::new(embedding)
     }
 
+    fn predicted(predicting: Predicting) -> Arc<Prediction> {
+        match predicting {
+            Predicting::Known(prediction) => prediction,
+            Predicting::Pending(receiver) => Arc::new(receiver.blocking_recv().unwrap()),
+        }
+    }
+
     fn priors() -> FleetPriors {
         let prior = |model: &str| DestinationPrior {
             model: model.into(),
@@ -425,7 +443,7 @@ mod tests {
         let receiver = f.service.predict("hello");
         assert_eq!(f.asked.recv().unwrap(), "hello");
         f.answers.send(Ok(axis(0))).unwrap();
-        let prediction = receiver.blocking_recv().unwrap();
+        let prediction = predicted(receiver);
         assert_eq!(prediction.source, QualitySource::Store);
         assert!((prediction.quality[0].0 - 1.0).abs() < 1e-6, "{prediction:?}");
         assert_eq!(prediction.quality[1], Quality(0.6));
@@ -437,11 +455,11 @@ mod tests {
         let f = fixture(4);
         let first = f.service.predict("hello");
         f.answers.send(Ok(axis(0))).unwrap();
-        first.blocking_recv().unwrap();
+        predicted(first);
         // The only embedding thread is now kept busy.
         let _busy = f.service.predict("another");
         assert_eq!((f.asked.recv().unwrap(), f.asked.recv().unwrap()), ("hello".into(), "another".into()));
-        let again = f.service.predict("hello").blocking_recv().unwrap();
+        let again = predicted(f.service.predict("hello"));
         assert_eq!(again.source, QualitySource::Store);
         assert!((counter(&f.registry, "cema_embed_cache_hits_total") - 1.0).abs() < 1e-9);
         assert!((counter(&f.registry, "cema_embed_cache_misses_total") - 2.0).abs() < 1e-9);
@@ -453,7 +471,7 @@ mod tests {
         let _busy = f.service.predict("one");
         f.asked.recv().unwrap();
         let _queued = f.service.predict("two");
-        let refused = f.service.predict("three").blocking_recv().unwrap();
+        let refused = predicted(f.service.predict("three"));
         assert_eq!(refused, f.service.prior(QualitySource::Late));
     }
 
@@ -466,7 +484,7 @@ mod tests {
         let last = f.service.predict("three");
         f.answers.send(Ok(axis(0))).unwrap();
         f.answers.send(Ok(axis(1))).unwrap();
-        last.blocking_recv().unwrap();
+        predicted(last);
         assert_eq!(f.asked.recv().unwrap(), "three");
     }
 
@@ -474,10 +492,10 @@ mod tests {
     fn a_failing_model_gives_priors_and_is_tried_again() {
         let f = fixture(4);
         f.answers.send(Err(EmbedderError::Run("broken".into()))).unwrap();
-        let failed = f.service.predict("one").blocking_recv().unwrap();
+        let failed = predicted(f.service.predict("one"));
         assert_eq!(failed, f.service.prior(QualitySource::NoEmbedder));
         f.answers.send(Ok(axis(0))).unwrap();
-        assert_eq!(f.service.predict("one").blocking_recv().unwrap().source, QualitySource::Store);
+        assert_eq!(predicted(f.service.predict("one")).source, QualitySource::Store);
     }
 
     #[test]
@@ -497,9 +515,9 @@ mod tests {
             priors(),
             metrics,
         );
-        let odd = service.predict("odd").blocking_recv().unwrap();
+        let odd = predicted(service.predict("odd"));
         assert_eq!(odd.source, QualitySource::NoEmbedder);
-        assert_eq!(service.predict("usual").blocking_recv().unwrap().source, QualitySource::Store);
+        assert_eq!(predicted(service.predict("usual")).source, QualitySource::Store);
     }
 
     #[test]
@@ -508,7 +526,7 @@ mod tests {
         let other = f.service.clone();
         drop(f.service);
         f.answers.send(Ok(axis(0))).unwrap();
-        assert!(other.predict("still there").blocking_recv().is_ok());
+        predicted(other.predict("still there"));
         drop(other);
         assert_eq!(f.asked.recv().unwrap(), "still there");
         // The embedder is dropped with its thread, which closes the channel.
@@ -524,7 +542,7 @@ mod tests {
             QualityService::start(&params, &EmbedderParams::default(), priors(), &registry).unwrap();
         assert!(!service.is_active());
         assert!(service.status().contains("quality import"), "{}", service.status());
-        let prediction = service.predict("hello").blocking_recv().unwrap();
+        let prediction = predicted(service.predict("hello"));
         assert_eq!(prediction, service.prior(QualitySource::NoProfile));
         assert!(!params.store.exists(), "looking does not create");
         assert!(QualityService::start(&params, &EmbedderParams::default(), priors(), &registry).is_err());
@@ -535,7 +553,7 @@ mod tests {
         let prepared = Err(Unavailable::Embedder(EmbedderError::NotBuilt));
         let metrics = QualityMetrics::register(&Registry::new()).unwrap();
         let service = QualityService::assemble(prepared, &EmbedderParams::default(), priors(), metrics);
-        let prediction = service.predict("hello").blocking_recv().unwrap();
+        let prediction = predicted(service.predict("hello"));
         assert_eq!(prediction, service.prior(QualitySource::NoEmbedder));
         assert!(service.status().contains("no embedder"), "{}", service.status());
     }

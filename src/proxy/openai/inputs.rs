@@ -1,7 +1,5 @@
 //! The `prompt` of a text completion and the `input` of an embedding: a string, token ids, or an array of either.
 
-use serde_json::value::RawValue;
-
 use super::prompt::{PromptSize, push_tail};
 use crate::endpoint::json;
 
@@ -21,15 +19,15 @@ pub(super) struct Inputs<'a> {
 impl<'a> Inputs<'a> {
     /// Reads them; `None` if `raw` is neither a string nor an array. Elements of other types are the endpoint's
     /// to judge and count as prompts without text.
-    pub(super) fn read(raw: &'a RawValue) -> Option<Self> {
+    pub(super) fn read(raw: &'a str) -> Option<Self> {
         let mut inputs = Self::default();
-        if let Some(text) = json::string_body(raw.get()) {
+        if let Some(text) = json::string_body(raw) {
             inputs.add_text(text);
             return Some(inputs);
         }
         let mut ids = PromptSize::default();
-        json::elements(raw.get(), |element| match element.get().as_bytes()[0] {
-            b'"' => inputs.add_text(json::string_body(element.get()).unwrap_or_default()),
+        json::elements(raw, |element| match element.as_bytes()[0] {
+            b'"' => inputs.add_text(json::string_body(element).unwrap_or_default()),
             b'[' => inputs.add(ids_in(element)),
             b'-' | b'0'..=b'9' => ids.token_ids += 1,
             _ => inputs.add(PromptSize::default()),
@@ -64,10 +62,10 @@ impl<'a> Inputs<'a> {
     }
 }
 
-fn ids_in(ids: &RawValue) -> PromptSize {
+fn ids_in(ids: &str) -> PromptSize {
     let mut size = PromptSize::default();
     // An error here is no array: it has no ids.
-    _ = json::elements(ids.get(), |_| size.token_ids += 1);
+    _ = json::elements(ids, |_| size.token_ids += 1);
     size
 }
 
@@ -77,7 +75,6 @@ mod tests {
 
     /// Prompts, tokens of all and of the longest (ASCII: a quarter per byte), tail of the last text.
     fn read(raw: &str) -> Option<(usize, f64, f64, String)> {
-        let raw: &RawValue = serde_json::from_str(raw).unwrap();
         let inputs = Inputs::read(raw)?;
         Some((inputs.count, inputs.size.tokens().get(), inputs.longest.tokens().get(), inputs.last_text(4)))
     }

@@ -4,18 +4,16 @@
 //! the value of `model` is spliced. What an endpoint judges better (unknown fields, temperatures, roles) is
 //! left to it. Of duplicate keys the last counts, as it does in servers.
 
-use std::fmt;
 use std::ops::Range;
 
 use bytes::Bytes;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
-use serde_json::value::RawValue;
+use serde::de::IgnoredAny;
 
 use super::inputs::Inputs;
 use super::messages::Messages;
 use super::prompt::PromptSize;
 use crate::domain::{ApiCall, Capabilities};
-use crate::endpoint::json::{self, Key};
+use crate::endpoint::json;
 
 /// Kept of the last user message or prompt; the embedder reads its last 128 tokens.
 pub const TEXT_BYTES_MAX: usize = 8 << 10;
@@ -146,48 +144,36 @@ pub fn parse_request(call: ApiCall, body: &Bytes) -> Result<ApiRequest, RequestF
         std::str::from_utf8(body).map_err(|error| RequestFault::NotUtf8 { at: error.valid_up_to() })?;
     // RFC 8259 lets a reader ignore a byte-order mark; it stays in the body that is sent on.
     let document = text.strip_prefix('\u{feff}').unwrap_or(text);
-    match document.trim_ascii_start().as_bytes().first() {
-        None => return Err(RequestFault::Empty),
-        Some(b'{') => {}
-        Some(_) => {
-            return Err(match serde_json::from_str::<IgnoredAny>(document) {
-                Ok(_) => RequestFault::NotObject,
-                Err(error) => RequestFault::NotJson { detail: error.to_string() },
-            });
-        }
+    if document.trim_ascii().is_empty() {
+        return Err(RequestFault::Empty);
     }
-    let mut fields = Fields::new(call);
-    let mut reader = serde_json::Deserializer::from_str(document);
-    let read = fields.deserialize_from(&mut reader).and_then(|()| reader.end());
-    if let Err(error) = read {
-        return Err(match fields.reading.take() {
-            Some(param) if error.is_data() => {
-                RequestFault::WrongType { param, expected: "send an array of message objects" }
-            }
-            _ => RequestFault::NotJson { detail: error.to_string() },
-        });
+    match Fields::read(call, document) {
+        Ok(fields) => fields.into_request(text),
+        // The slower reader knows what is wrong, and where.
+        Err(json::Malformed) => Err(match serde_json::from_str::<IgnoredAny>(document) {
+            Ok(_) => RequestFault::NotObject,
+            Err(error) => RequestFault::NotJson { detail: error.to_string() },
+        }),
     }
-    fields.into_request(text)
 }
 
 /// The top-level members routing reads, as raw values.
 struct Fields<'a> {
     call: ApiCall,
-    models: Vec<&'a RawValue>,
+    /// Of those beyond [`MODEL_KEYS_MAX`] the first only.
+    models: Vec<&'a str>,
     messages: Option<Messages<'a>>,
     /// `prompt` or `input`.
-    inputs: Option<&'a RawValue>,
-    stream: Option<&'a RawValue>,
-    stream_options: Option<&'a RawValue>,
-    max_tokens: Option<&'a RawValue>,
-    max_completion_tokens: Option<&'a RawValue>,
-    n: Option<&'a RawValue>,
-    best_of: Option<&'a RawValue>,
-    tools: Option<&'a RawValue>,
-    functions: Option<&'a RawValue>,
-    response_format: Option<&'a RawValue>,
-    /// The member whose type is being checked while it is read.
-    reading: Option<String>,
+    inputs: Option<&'a str>,
+    stream: Option<&'a str>,
+    stream_options: Option<&'a str>,
+    max_tokens: Option<&'a str>,
+    max_completion_tokens: Option<&'a str>,
+    n: Option<&'a str>,
+    best_of: Option<&'a str>,
+    tools: Option<&'a str>,
+    functions: Option<&'a str>,
+    response_format: Option<&'a str>,
 }
 
 /// What the prompts of a request are, whichever call it makes.
@@ -200,8 +186,43 @@ struct Content {
 }
 
 impl<'a> Fields<'a> {
-    fn deserialize_from<D: Deserializer<'a>>(&mut self, reader: D) -> Result<(), D::Error> {
-        reader.deserialize_map(self)
+    fn read(call: ApiCall, document: &'a str) -> Result<Self, json::Malformed> {
+        let mut fields = Self::new(call);
+        json::whole(document, |cursor| {
+            cursor.object(|key, value| {
+                if key == "messages" && call == ApiCall::Chat {
+                    fields.messages = Some(Messages::read(value)?);
+                } else {
+                    fields.take(key, value.value()?);
+                }
+                Some(())
+            })
+        })?;
+        Ok(fields)
+    }
+
+    fn take(&mut self, key: &str, value: &'a str) {
+        let field = match key {
+            "model" => {
+                if self.models.len() <= MODEL_KEYS_MAX {
+                    self.models.push(value);
+                }
+                return;
+            }
+            "prompt" if self.call == ApiCall::Completions => &mut self.inputs,
+            "input" if self.call == ApiCall::Embeddings => &mut self.inputs,
+            "best_of" if self.call == ApiCall::Completions => &mut self.best_of,
+            "stream" => &mut self.stream,
+            "stream_options" => &mut self.stream_options,
+            "max_tokens" => &mut self.max_tokens,
+            "max_completion_tokens" => &mut self.max_completion_tokens,
+            "n" => &mut self.n,
+            "tools" => &mut self.tools,
+            "functions" => &mut self.functions,
+            "response_format" => &mut self.response_format,
+            _ => return,
+        };
+        *field = Some(value);
     }
 
     fn new(call: ApiCall) -> Self {
@@ -219,7 +240,6 @@ impl<'a> Fields<'a> {
             tools: None,
             functions: None,
             response_format: None,
-            reading: None,
         }
     }
 
@@ -235,9 +255,9 @@ impl<'a> Fields<'a> {
             call: self.call,
             model,
             stream: generates && self.stream()?,
-            include_usage: self.stream_options.is_some_and(|options| {
-                json::member(options.get(), "include_usage").is_some_and(|value| value.get() == "true")
-            }),
+            include_usage: self
+                .stream_options
+                .is_some_and(|options| json::member(options, "include_usage") == Some("true")),
             max_completion_tokens: if generates { self.token_cap()? } else { None },
             completions: if generates { self.completions(content.count)? } else { 1 },
             needs: content.needs,
@@ -252,12 +272,16 @@ impl<'a> Fields<'a> {
         const EXPECTED: &str = "send an array with at least one message";
         let messages =
             self.messages.as_ref().ok_or(RequestFault::Missing { param: "messages", expected: EXPECTED })?;
+        if let Some(wrong) = messages.wrong {
+            let expected = "send an array of message objects";
+            return Err(RequestFault::WrongType { param: wrong.param(), expected });
+        }
         let mut prompt = messages.prompt;
         if prompt.messages == 0 {
             return Err(RequestFault::Invalid { param: "messages", expected: EXPECTED });
         }
         let mut needs = self.needs();
-        for tools in [self.tools, self.functions].into_iter().flatten().map(RawValue::get) {
+        for tools in [self.tools, self.functions].into_iter().flatten() {
             if json::is_truthy(tools) {
                 needs = needs.with(Capabilities::TOOLS);
                 prompt.add_raw(tools);
@@ -298,7 +322,7 @@ impl<'a> Fields<'a> {
     }
 
     fn token_cap(&self) -> Result<Option<u64>, RequestFault> {
-        match self.max_completion_tokens.filter(|raw| raw.get() != "null") {
+        match self.max_completion_tokens.filter(|raw| *raw != "null") {
             Some(raw) => token_cap("max_completion_tokens", raw),
             None => self.max_tokens.map_or(Ok(None), |raw| token_cap("max_tokens", raw)),
         }
@@ -310,7 +334,7 @@ impl<'a> Fields<'a> {
             return Err(RequestFault::TooManyModels);
         }
         let raw = self.models.last().ok_or(RequestFault::Missing { param: "model", expected: EXPECTED })?;
-        let model = json::string(raw.get())
+        let model = json::string(raw)
             .ok_or_else(|| RequestFault::WrongType { param: "model".into(), expected: EXPECTED })?;
         if model.is_empty() {
             return Err(RequestFault::Invalid { param: "model", expected: EXPECTED });
@@ -319,7 +343,7 @@ impl<'a> Fields<'a> {
     }
 
     fn stream(&self) -> Result<bool, RequestFault> {
-        match self.stream.map(RawValue::get) {
+        match self.stream {
             None | Some("null" | "false") => Ok(false),
             Some("true") => Ok(true),
             Some(_) => {
@@ -334,67 +358,14 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl<'de> Visitor<'de> for &mut Fields<'de> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key_seed(Key)? {
-            let field = match &*key {
-                b"model" => {
-                    let raw = map.next_value()?;
-                    if self.models.len() <= MODEL_KEYS_MAX {
-                        self.models.push(raw);
-                    }
-                    continue;
-                }
-                b"messages" if self.call == ApiCall::Chat => {
-                    let mut messages = Messages::default();
-                    self.reading = Some("messages".into());
-                    if let Err(error) = map.next_value_seed(&mut messages) {
-                        if let Some(idx) = messages.reading {
-                            self.reading = Some(format!("messages[{idx}]"));
-                        }
-                        return Err(error);
-                    }
-                    self.reading = None;
-                    self.messages = Some(messages);
-                    continue;
-                }
-                b"prompt" if self.call == ApiCall::Completions => &mut self.inputs,
-                b"input" if self.call == ApiCall::Embeddings => &mut self.inputs,
-                b"best_of" if self.call == ApiCall::Completions => &mut self.best_of,
-                b"stream" => &mut self.stream,
-                b"stream_options" => &mut self.stream_options,
-                b"max_tokens" => &mut self.max_tokens,
-                b"max_completion_tokens" => &mut self.max_completion_tokens,
-                b"n" => &mut self.n,
-                b"tools" => &mut self.tools,
-                b"functions" => &mut self.functions,
-                b"response_format" => &mut self.response_format,
-                _ => {
-                    map.next_value::<IgnoredAny>()?;
-                    continue;
-                }
-            };
-            *field = Some(map.next_value()?);
-        }
-        Ok(())
-    }
-}
-
-fn wants_json(response_format: &RawValue) -> bool {
-    json::member(response_format.get(), "type").is_some_and(|kind| {
-        json::string_is(kind.get(), "json_object") || json::string_is(kind.get(), "json_schema")
-    })
+fn wants_json(response_format: &str) -> bool {
+    json::member(response_format, "type")
+        .is_some_and(|kind| json::string_is(kind, "json_object") || json::string_is(kind, "json_schema"))
 }
 
 /// A number of choices; 1 where there is none.
-fn choices(param: &'static str, raw: Option<&RawValue>) -> Result<u32, RequestFault> {
-    let Some(raw) = raw.map(RawValue::get).filter(|raw| *raw != "null") else { return Ok(1) };
+fn choices(param: &'static str, raw: Option<&str>) -> Result<u32, RequestFault> {
+    let Some(raw) = raw.filter(|raw| *raw != "null") else { return Ok(1) };
     let number = number(raw)
         .ok_or_else(|| RequestFault::WrongType { param: param.into(), expected: "send a whole number" })?;
     if number.fract() != 0.0 || !(1.0..=f64::from(CHOICES_MAX)).contains(&number) {
@@ -408,11 +379,11 @@ fn choices(param: &'static str, raw: Option<&RawValue>) -> Result<u32, RequestFa
 /// More than any context holds: a larger cap on the completion counts as this one.
 const TOKEN_CAP_MAX: f64 = 1e9;
 
-fn token_cap(param: &'static str, raw: &RawValue) -> Result<Option<u64>, RequestFault> {
-    if raw.get() == "null" {
+fn token_cap(param: &'static str, raw: &str) -> Result<Option<u64>, RequestFault> {
+    if raw == "null" {
         return Ok(None);
     }
-    let cap = number(raw.get())
+    let cap = number(raw)
         .ok_or_else(|| RequestFault::WrongType { param: param.into(), expected: "send a whole number" })?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded; not negative")]
     Ok((cap >= 0.0).then_some(cap.min(TOKEN_CAP_MAX) as u64))
@@ -615,10 +586,14 @@ mod tests {
     fn depth_bombs_do_not_exhaust_the_stack() {
         let bomb = "[".repeat(1_000_000);
         assert_eq!(fault(&bomb).1, "invalid_json");
-        assert_eq!(fault(format!(r#"{{"model":"m","messages":{bomb}"#)).0.as_deref(), Some("messages[0]"));
+        assert_eq!(fault(format!(r#"{{"model":"m","messages":{bomb}"#)).1, "invalid_json");
         assert_eq!(fault(format!(r#"{{"model":"m","x":{bomb}"#)).1, "invalid_json");
         let closed = format!("{bomb}{}", "]".repeat(1_000_000));
         assert_eq!(fault(&closed).1, "invalid_type");
+        assert_eq!(
+            fault(format!(r#"{{"model":"m","messages":{closed}}}"#)).0.as_deref(),
+            Some("messages[0]")
+        );
         let request = parse(format!(
             r#"{{"model":"m","messages":[{{"role":"user","content":{closed}}}],"x":{closed},"tools":{closed}}}"#
         ))

@@ -1,77 +1,87 @@
 //! Reading and splicing JSON without re-serialising it: members as raw text, byte spans, strings.
 //!
 //! Bodies pass the router byte for byte, so nothing here builds a document: values stay slices of the
-//! text they came from. Skipping a value is iterative, so depth cannot exhaust the stack.
+//! text they came from.
+
+mod scan;
 
 use std::borrow::Cow;
-use std::fmt;
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use serde::de::{Deserialize as _, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::value::RawValue;
 
-/// Calls `on` with every member of the object `text`, duplicates included, in order.
+pub(crate) use scan::Cursor;
+
+/// The text is not exactly one JSON value of the kind that was expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not JSON of the expected kind")]
+pub(crate) struct Malformed;
+
+/// Calls `on` with every member of the object `text`, duplicates included, in order: its key, decoded (lone
+/// surrogates become U+FFFD), and its value as it is written.
 ///
 /// # Errors
 /// If `text` is not exactly one JSON object.
-pub(crate) fn members<'a, F>(text: &'a str, on: F) -> serde_json::Result<()>
-where
-    F: FnMut(&[u8], &'a RawValue),
-{
-    let mut reader = serde_json::Deserializer::from_str(text);
-    reader.deserialize_map(Members { on, keys: None, text: PhantomData })?;
-    reader.end()
+pub(crate) fn members<'a>(text: &'a str, mut on: impl FnMut(&str, &'a str)) -> Result<(), Malformed> {
+    whole(text, |cursor| {
+        cursor.object(|key, value| {
+            on(key, value.value()?);
+            Some(())
+        })
+    })
 }
 
-/// Calls `on` with the members of the object `text` that have one of the `keys`, duplicates included, in order.
-///
-/// # Errors
-/// If `text` is not exactly one JSON object.
-pub(crate) fn members_of<'a, F>(text: &'a str, keys: &[&str], on: F) -> serde_json::Result<()>
-where
-    F: FnMut(&[u8], &'a RawValue),
-{
-    let mut reader = serde_json::Deserializer::from_str(text);
-    reader.deserialize_map(Members { on, keys: Some(keys), text: PhantomData })?;
-    reader.end()
-}
-
-/// Calls `on` with every element of the array `text`.
+/// Calls `on` with every element of the array `text`, as it is written.
 ///
 /// # Errors
 /// If `text` is not exactly one JSON array.
-pub(crate) fn elements<'a, F>(text: &'a str, on: F) -> serde_json::Result<()>
-where
-    F: FnMut(&'a RawValue),
-{
-    let mut reader = serde_json::Deserializer::from_str(text);
-    reader.deserialize_seq(Elements { on, text: PhantomData })?;
-    reader.end()
+pub(crate) fn elements<'a>(text: &'a str, mut on: impl FnMut(&'a str)) -> Result<(), Malformed> {
+    whole(text, |cursor| {
+        cursor.array(|element| {
+            on(element.value()?);
+            Some(())
+        })
+    })
+}
+
+/// Reads `text`, of which `read` must leave nothing.
+///
+/// # Errors
+/// If it does, or finds something else than it expects.
+pub(crate) fn whole<'a>(
+    text: &'a str,
+    read: impl FnOnce(&mut Cursor<'a>) -> Option<()>,
+) -> Result<(), Malformed> {
+    let mut cursor = Cursor::new(text);
+    read(&mut cursor).filter(|()| cursor.is_at_end()).ok_or(Malformed)
 }
 
 /// The last member called `key` of the object `text`: of duplicates the last wins, as it does in servers.
-pub(crate) fn member<'a>(text: &'a str, key: &str) -> Option<&'a RawValue> {
+pub(crate) fn member<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let mut found = None;
-    members_of(text, &[key], |_, value| found = Some(value)).ok()?;
+    members(text, |name, value| {
+        if name == key {
+            found = Some(value);
+        }
+    })
+    .ok()?;
     found
 }
 
 /// Where `value`, a slice of `whole`, lies in it.
-pub(crate) fn span(whole: &str, value: &RawValue) -> Range<usize> {
-    let start = value.get().as_ptr().addr() - whole.as_ptr().addr();
-    start..start + value.get().len()
+pub(crate) fn span(whole: &str, value: &str) -> Range<usize> {
+    let start = value.as_ptr().addr() - whole.as_ptr().addr();
+    start..start + value.len()
 }
 
 /// Spans of every top-level member called `model`, up to `at_most` of them.
 ///
 /// # Errors
 /// If `text` is not exactly one JSON object.
-pub(crate) fn model_spans(text: &str, at_most: usize) -> serde_json::Result<Vec<Range<usize>>> {
+pub(crate) fn model_spans(text: &str, at_most: usize) -> Result<Vec<Range<usize>>, Malformed> {
     let mut spans = Vec::with_capacity(1);
-    members_of(text, &["model"], |_, value| {
-        if spans.len() < at_most {
+    members(text, |key, value| {
+        if key == "model" && spans.len() < at_most {
             spans.push(span(text, value));
         }
     })?;
@@ -226,74 +236,6 @@ pub(crate) fn mended(text: &str) -> Option<String> {
     Some(mended)
 }
 
-struct Members<'a, 'k, F> {
-    on: F,
-    /// Those that are asked for; `None` = all.
-    keys: Option<&'k [&'k str]>,
-    text: PhantomData<&'a ()>,
-}
-
-impl<'de, F> Visitor<'de> for Members<'de, '_, F>
-where
-    F: FnMut(&[u8], &'de RawValue),
-{
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key_seed(Key)? {
-            if self.keys.is_none_or(|keys| keys.iter().any(|wanted| wanted.as_bytes() == &*key)) {
-                (self.on)(&key, map.next_value()?);
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(())
-    }
-}
-
-struct Elements<'a, F> {
-    on: F,
-    text: PhantomData<&'a ()>,
-}
-
-impl<'de, F> Visitor<'de> for Elements<'de, F>
-where
-    F: FnMut(&'de RawValue),
-{
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an array")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<(), A::Error> {
-        while let Some(element) = seq.next_element()? {
-            (self.on)(element);
-        }
-        Ok(())
-    }
-}
-
-/// An object key, decoded. Lone surrogates, which a `String` of serde_json cannot hold, become U+FFFD.
-pub(crate) struct Key;
-
-impl<'de> DeserializeSeed<'de> for Key {
-    type Value = Cow<'de, [u8]>;
-
-    /// By way of the raw text, since reading it as bytes would let control characters pass.
-    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
-        let raw = <&RawValue>::deserialize(reader)?;
-        Ok(match string(raw.get()).unwrap_or_default() {
-            Cow::Borrowed(key) => Cow::Borrowed(key.as_bytes()),
-            Cow::Owned(key) => Cow::Owned(key.into_bytes()),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -304,10 +246,12 @@ mod tests {
     fn members_are_raw_and_duplicates_all_seen() {
         let text = r#"{"a":1.0e2,"a":18446744073709551617, "\u0061" : {"b":[1]}, "\ud800":"\udc00"}"#;
         let mut seen = Vec::new();
-        members(text, |key, value| seen.push((key.to_vec(), value.get()))).unwrap();
+        members(text, |key, value| seen.push((key.to_owned(), value))).unwrap();
+        let keys: Vec<_> = seen.iter().map(|(key, _)| key.as_str()).collect();
+        assert_eq!(keys, ["a", "a", "a", "\u{fffd}"]);
         let values: Vec<_> = seen.iter().map(|(_, value)| *value).collect();
         assert_eq!(values, ["1.0e2", "18446744073709551617", r#"{"b":[1]}"#, r#""\udc00""#]);
-        assert_eq!(member(text, "a").map(RawValue::get), Some(r#"{"b":[1]}"#));
+        assert_eq!(member(text, "a"), Some(r#"{"b":[1]}"#));
         assert!(members("[1]", |_, _| ()).is_err());
         assert!(members("{} x", |_, _| ()).is_err());
         // Found by fuzzing: a key is as strict as any string.
@@ -340,7 +284,7 @@ mod tests {
     fn a_million_levels_do_not_exhaust_the_stack() {
         let deep = format!("{{\"a\":{}{}}}", "[".repeat(1_000_000), "]".repeat(1_000_000));
         let mut length = 0;
-        members(&deep, |_, value| length = value.get().len()).unwrap();
+        members(&deep, |_, value| length = value.len()).unwrap();
         assert_eq!(length, 2_000_000);
         assert!(members(&deep[..1_000_000], |_, _| ()).is_err());
     }
