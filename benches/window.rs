@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cema_router::domain::{
-    Availability, Capabilities, Constraints, Destination, DestinationId, EndpointOrd, ModelTarget, Network,
-    NodeClass, Power, Prediction, Price, QualitySource, RoutingRequest, Throughput, TransferEnergy, Weights,
+    Availability, Capabilities, Constraints, Destination, DestinationId, EndpointOrd, FleetView, ModelTarget,
+    Network, NodeClass, Power, Prediction, Price, QualitySource, RoutingRequest, Throughput, TransferEnergy,
+    Weights,
 };
 use cema_router::planning::{
     Arrival, PlanParams, Planner, PlannerParams, Step, Ticket, WindowClose, WindowOrder, WindowParams,
@@ -104,10 +105,13 @@ fn planner_params(n_requests: usize) -> PlannerParams {
         max_hold: None,
         order: WindowOrder::Shortest,
     };
-    PlannerParams { window, gather: true, weights: Weights::EQUAL }
+    PlannerParams { window, gather: true, weights: Weights::EQUAL, completion: CompletionModel::Slots }
 }
 
-fn start(runtime: &Runtime, n_requests: usize) -> (Scheduler, watch::Sender<Arc<[Availability]>>) {
+/// What must live as long as the scheduler.
+type Publishers = (watch::Sender<Arc<[Availability]>>, watch::Sender<Arc<FleetView>>);
+
+fn start(runtime: &Runtime, n_requests: usize) -> (Scheduler, Publishers) {
     let destinations = fleet();
     let prior = |d: &Destination| DestinationPrior {
         model: Arc::clone(&d.model),
@@ -127,11 +131,12 @@ fn start(runtime: &Runtime, n_requests: usize) -> (Scheduler, watch::Sender<Arc<
         max_queued: 4096,
         request_deadline: Seconds(600.0),
     };
-    let fleet = Fleet { destinations, health: states, quality };
+    let (view, figures) = watch::channel(Arc::new(FleetView::configured(&destinations)));
+    let fleet = Fleet { destinations, health: states, view: figures, quality };
     let (scheduler, task) =
         runtime.block_on(async { Scheduler::new(params, policy(), fleet, &registry).unwrap() });
     runtime.spawn(task);
-    (scheduler, health)
+    (scheduler, (health, view))
 }
 
 fn fleet() -> Arc<[Destination]> {

@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::config::{Config, EndpointConfig, NodeConfig, ResponseModel};
-use crate::domain::Destination;
+use crate::domain::{Availability, Destination};
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::planning::{PlanParams, PlannerParams};
 use crate::profiler::power::{NodePower, PowerProfiler};
@@ -29,7 +29,7 @@ use crate::proxy::readiness::Readiness;
 use crate::proxy::server::{Listener, Shutdown};
 use crate::proxy::{Api, ApiParams, server, stack};
 use crate::request_manager::admission::{ModelDirectory, VirtualModel};
-use crate::request_manager::{RequestManager, ServeLimits, World};
+use crate::request_manager::{RequestManager, ServeLimits};
 use crate::routing::{
     CompletionModel, CostModels, PolicyKind, PolicyParams, RoutingPolicy, TimeTerm, for_kind,
 };
@@ -73,20 +73,18 @@ impl App {
         let profilers = Profilers::new(&config, &pool, &destinations, &registry)?;
         let health = profilers.health.clone();
         let quality = start_quality(&config, &destinations, &registry)?;
+        let viewer = profilers.viewer(&config, &destinations);
         let (policy, params) = scheduling(&config);
         let policy_name = policy.name();
-        let fleet = Fleet { destinations: Arc::clone(&destinations), health: health.subscribe(), quality };
+        let fleet = Fleet {
+            destinations: Arc::clone(&destinations),
+            health: health.subscribe(),
+            view: viewer.subscribe(),
+            quality,
+        };
         let (scheduler, scheduler_task) = Scheduler::new(params, policy, fleet, &registry)?;
         let (power, meters) = PowerProfiler::new(node_power(&config), &destinations, &registry)?;
-        let loads = profilers.engines.loads().clone();
-        let paths = profilers.paths.clone();
-        let world = World {
-            pool: Arc::clone(&pool),
-            health: health.clone(),
-            loads: loads.clone(),
-            paths,
-            power: power.clone(),
-        };
+        let world = profilers.world(&pool, &power);
         let (stop, force) = (CancellationToken::new(), CancellationToken::new());
         let give_up = force.child_token();
         let limits = ServeLimits { max_attempts: config.limits.max_attempts, give_up: give_up.clone() };
@@ -94,16 +92,9 @@ impl App {
 
         let tasks = TaskTracker::new();
         tasks.spawn(stop_aware(give_up.clone(), scheduler_task));
+        tasks.spawn(stop_aware(force.clone(), viewer.clone().run()));
         health.probe_all().await;
-        for ((_, spec), state) in pool.iter().zip(health.states().iter()) {
-            if !state.takes_work() {
-                warn!(
-                    endpoint = spec.name,
-                    state = state.as_str(),
-                    "not ready yet: is its server running at its url?"
-                );
-            }
-        }
+        warn_of_absent(&pool, &health.states());
         for (endpoint, _) in pool.iter() {
             tasks.spawn(stop_aware(force.clone(), profilers.clone().watch_endpoint(endpoint)));
         }
@@ -122,7 +113,7 @@ impl App {
             policy: policy_name,
             echo_model: config.response_model == ResponseModel::Echo,
         });
-        let admin = Admin::new(registry, scheduler, readiness, loads, policy_name);
+        let admin = Admin::new(registry, scheduler, readiness, viewer.clone(), policy_name);
         info!(
             listen = %listener.socket.local_addr()?,
             tls = listener.tls.is_some(),
@@ -256,6 +247,18 @@ impl Signals {
     }
 }
 
+fn warn_of_absent(pool: &EndpointPool, states: &[Availability]) {
+    for ((_, spec), state) in pool.iter().zip(states) {
+        if !state.takes_work() {
+            warn!(
+                endpoint = spec.name,
+                state = state.as_str(),
+                "not ready yet: is its server running at its url?"
+            );
+        }
+    }
+}
+
 async fn stop_aware(stop: CancellationToken, task: impl Future<Output = ()>) {
     tokio::select! {
         () = task => {}
@@ -367,7 +370,12 @@ fn scheduling(config: &Config) -> (Box<dyn RoutingPolicy + Send + Sync>, Schedul
     };
     let gather = matches!(routing.policy, PolicyKind::Memetic | PolicyKind::MemeticPaper);
     let params = SchedulerParams {
-        planner: PlannerParams { window: config.window, gather, weights: routing.weights },
+        planner: PlannerParams {
+            window: config.window,
+            gather,
+            weights: routing.weights,
+            completion: routing.completion,
+        },
         plan: PlanParams { costs, objective: routing.objective, seed: routing.seed },
         budget: routing.budget,
         embed_wait: config.quality.embed_wait,

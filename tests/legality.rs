@@ -75,7 +75,12 @@ prop_compose! {
             destinations.push(destination(n, class, ["m0", "m1"][model], NEEDS[needs]));
             // A third of them are ready, and some busy.
             let availability = Availability::ALL.get(availability).copied().unwrap_or(Availability::Ready);
-            states.push(DestinationState { availability, backlog: Seconds(f64::from(inflight)), inflight });
+            states.push(DestinationState {
+                availability,
+                backlog: Seconds(f64::from(inflight)),
+                inflight,
+                ..DestinationState::idle()
+            });
         }
         RoutingContext {
             destinations: destinations.into(),
@@ -223,6 +228,7 @@ proptest! {
                 first_request_number: 0,
                 waiting: waiting.clone(),
                 context: context.clone(),
+                completion: CompletionModel::Slots,
             };
             match job.solve(&*for_kind(*kind, &params), &plan_params(), &mut || false) {
                 Ok(plan) => {

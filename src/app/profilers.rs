@@ -10,6 +10,10 @@ use crate::endpoint::EndpointPool;
 use crate::profiler::engine::EngineProfiler;
 use crate::profiler::network::{NetworkProfiler, NodePath};
 use crate::profiler::node::{FleetHealth, HealthParams};
+use crate::profiler::power::PowerProfiler;
+use crate::profiler::speed::SpeedProfiler;
+use crate::profiler::view::{Sources, Viewer};
+use crate::request_manager::World;
 
 /// The profilers of a fleet; none does anything yet. Clones share them.
 #[derive(Debug, Clone)]
@@ -17,6 +21,7 @@ pub(super) struct Profilers {
     pub(super) health: FleetHealth,
     pub(super) engines: EngineProfiler,
     pub(super) paths: NetworkProfiler,
+    pub(super) speeds: SpeedProfiler,
     n_nodes: usize,
 }
 
@@ -33,7 +38,33 @@ impl Profilers {
         let paths: Vec<_> = config.fleet.nodes.iter().map(|node| node_path(config, node)).collect();
         let n_nodes = paths.len();
         let paths = NetworkProfiler::new(Arc::clone(pool), paths, seed, registry)?;
-        Ok(Self { health, engines, paths, n_nodes })
+        let speeds = SpeedProfiler::new(destinations, &config.fleet.given, registry)?;
+        Ok(Self { health, engines, paths, speeds, n_nodes })
+    }
+
+    /// The endpoints with what is known of them, for those who send requests there.
+    pub(super) fn world(&self, pool: &Arc<EndpointPool>, power: &PowerProfiler) -> World {
+        World {
+            pool: Arc::clone(pool),
+            health: self.health.clone(),
+            speeds: self.speeds.clone(),
+            power: power.clone(),
+            loads: self.engines.loads().clone(),
+            paths: self.paths.clone(),
+        }
+    }
+
+    /// Composes of what all of them measure the view that plans are made with.
+    pub(super) fn viewer(&self, config: &Config, destinations: &Arc<[Destination]>) -> Viewer {
+        let nodes: Vec<_> = config.fleet.nodes.iter().map(|node| Arc::clone(&node.name)).collect();
+        let sources = Sources {
+            speeds: self.speeds.clone(),
+            engines: self.engines.subscribe(),
+            loads: self.engines.loads().subscribe(),
+            paths: self.paths.subscribe(),
+            health: self.health.clone(),
+        };
+        Viewer::new(Arc::clone(destinations), &nodes, sources)
     }
 
     /// Watches `endpoint`, for ever.

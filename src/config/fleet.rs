@@ -11,6 +11,7 @@ use super::reader::{Field, Section};
 use super::secret::Secret;
 use crate::domain::destination::{Destination, DestinationId, EndpointOrd, Network, NodeClass};
 use crate::endpoint::EndpointKind;
+use crate::profiler::speed::Given;
 
 /// Everything requests can be sent to.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -19,6 +20,8 @@ pub struct FleetConfig {
     pub endpoints: Vec<EndpointConfig>,
     /// Node–model pairs, ids unique, in order of the file; index = ordinal of the destination.
     pub destinations: Vec<Destination>,
+    /// Which throughput figures of each destination were given; the others are defaults.
+    pub given: Vec<Given>,
     /// Machines, names unique.
     pub nodes: Vec<NodeConfig>,
 }
@@ -177,6 +180,7 @@ impl FleetReader {
                 "each model once per endpoint, and a `name` for endpoints of one node that share a model";
             s.fault("name", format!("a second destination `{id}`"), mend);
         }
+        self.fleet.given.push(model.given);
         self.fleet.destinations.push(Destination {
             id,
             node: Arc::clone(&config.name),

@@ -6,6 +6,7 @@ use super::name::model_name;
 use super::reader::{Field, Section, not_one_of};
 use crate::domain::destination::{Capabilities, NodeClass, Price, Throughput};
 use crate::endpoint::EndpointKind;
+use crate::profiler::speed::Given;
 use crate::units::{Quality, Tokens, TokensPerSec, Usd};
 
 /// A model as its endpoint offers it, before it becomes a destination.
@@ -16,6 +17,8 @@ pub(super) struct Model {
     pub(super) capabilities: Capabilities,
     pub(super) price: Price,
     pub(super) throughput: Throughput,
+    /// Which of its throughput figures were given.
+    pub(super) given: Given,
     pub(super) quality_prior: Quality,
 }
 
@@ -30,13 +33,23 @@ pub(super) fn read_model(s: &mut Section<'_>, kind: EndpointKind, class: NodeCla
     let name = s.require("name", "the name clients ask for").and_then(|field| model_name(&field));
     let upstream = s.get("upstream").and_then(|field| field.text("the name the endpoint knows the model by"));
     let billions = s.get("parameters_b").and_then(|field| field.float(&(1e-3..=1e5), ""));
+    let (throughput, given) = s.section("throughput", |s| {
+        let given = Given {
+            prefill: s.has("prefill_tps"),
+            decode: s.has("decode_tps"),
+            batch_speedup: s.has("batch_speedup"),
+            max_concurrency: s.has("max_concurrency"),
+        };
+        (read_throughput(s, kind, class, billions), given)
+    });
     let model = Model {
         name: name.clone().unwrap_or_default(),
         upstream: upstream.map(Into::into).or_else(|| name.clone()).unwrap_or_default(),
         context: read_context(s),
         capabilities: s.get("capabilities").map_or(DEFAULT_CAPABILITIES, |field| read_capabilities(&field)),
         price: s.section("price", read_price),
-        throughput: s.section("throughput", |s| read_throughput(s, kind, class, billions)),
+        throughput,
+        given,
         quality_prior: Quality(s.float("quality_prior", 0.0..=1.0, 0.5)),
     };
     name.map(|_| model)

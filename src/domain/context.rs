@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::backlog::SlotLoad;
 use super::destination::{Destination, DestinationOrd};
 use super::named::named_enum;
 use super::request::Weights;
@@ -51,6 +52,61 @@ pub struct DestinationState {
     pub backlog: Seconds,
     /// Requests of this router outstanding there.
     pub inflight: u32,
+    /// What a new request would find there, that of others included.
+    pub load: SlotLoad,
+    /// Progress per second relative to the destination's figures: below 1 while it is slower than they say.
+    /// Positive.
+    pub pace: f64,
+    /// Time until its model is loaded, zero where it is: a request that comes now waits for it.
+    pub warm_up: Seconds,
+}
+
+impl DestinationState {
+    /// Ready, with nothing outstanding.
+    #[must_use]
+    pub const fn idle() -> Self {
+        Self {
+            availability: Availability::Ready,
+            backlog: Seconds::ZERO,
+            inflight: 0,
+            load: SlotLoad::EMPTY,
+            pace: 1.0,
+            warm_up: Seconds::ZERO,
+        }
+    }
+}
+
+/// What is known of a destination at the moment besides its figures.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Moment {
+    /// Progress per second relative to its figures, positive; 1 = as they say.
+    pub pace: f64,
+    /// Time until its model is loaded; zero where it is.
+    pub warm_up: Seconds,
+    /// What others than this router have there.
+    pub elsewhere: SlotLoad,
+}
+
+impl Moment {
+    /// As the figures say, and nobody else there.
+    pub const USUAL: Self = Self { pace: 1.0, warm_up: Seconds::ZERO, elsewhere: SlotLoad::EMPTY };
+}
+
+/// The fleet as the profiler sees it: configured destinations with figures that were measured since.
+#[derive(Debug, Clone)]
+pub struct FleetView {
+    /// D in order, always the same ones.
+    pub destinations: Arc<[Destination]>,
+    /// Same order and length.
+    pub moments: Vec<Moment>,
+}
+
+impl FleetView {
+    /// Nothing has been measured.
+    #[must_use]
+    pub fn configured(destinations: &Arc<[Destination]>) -> Self {
+        Self { destinations: Arc::clone(destinations), moments: vec![Moment::USUAL; destinations.len()] }
+    }
 }
 
 /// Fixed scales of objective mode `stationary`: what one unit of each normalised term means.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::backlog::Work;
 use super::named::named_enum;
 use crate::units::{Bytes, BytesPerSec, Joules, Quality, Seconds, Tokens, TokensPerSec, Usd, Watts};
 
@@ -158,7 +159,33 @@ impl Throughput {
     /// s_rd: the time of a request of this size alone on the endpoint.
     #[must_use]
     pub fn service_time(&self, prompt: Tokens, completion: Tokens) -> Seconds {
-        prompt.duration_at(self.prefill) + completion.duration_at(self.decode)
+        self.work(prompt, completion).total()
+    }
+
+    /// The work of a request of this size, in time alone on the endpoint.
+    #[must_use]
+    pub fn work(&self, prompt: Tokens, completion: Tokens) -> Work {
+        Work { prefill: prompt.duration_at(self.prefill), decode: completion.duration_at(self.decode) }
+    }
+
+    /// The `a` of `rate(n) = r1 / (1 + a (n − 1))`: how much slower each of n running requests generates per
+    /// further one. It follows from the speed-up at full slots, `k = S / (1 + a (S − 1))`; not negative.
+    #[must_use]
+    pub fn slowdown(&self) -> f64 {
+        let slots = f64::from(self.max_concurrency);
+        if slots <= 1.0 { 0.0 } else { ((slots / self.batch_speedup - 1.0) / (slots - 1.0)).max(0.0) }
+    }
+
+    /// How much longer a token takes with `running` requests than alone, `1 + a (n − 1)`; at least 1.
+    #[must_use]
+    pub fn stretch(&self, running: u32) -> f64 {
+        1.0 + self.slowdown() * f64::from(running.saturating_sub(1))
+    }
+
+    /// Generation of `running` requests together, in multiples of one alone: `n / (1 + a (n − 1))`.
+    #[must_use]
+    pub fn speedup(&self, running: u32) -> f64 {
+        f64::from(running.max(1)) / self.stretch(running)
     }
 }
 

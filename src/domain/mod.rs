@@ -6,6 +6,7 @@
 
 pub mod api_call;
 pub mod backlog;
+pub mod completion;
 pub mod context;
 pub mod destination;
 pub mod estimate;
@@ -15,8 +16,9 @@ pub(crate) mod named;
 pub mod request;
 
 pub use api_call::ApiCall;
-pub use backlog::BacklogLedger;
-pub use context::{Availability, DestinationState, ObjectiveScales, RoutingContext};
+pub use backlog::{BacklogLedger, Outstanding, SlotLoad, Work};
+pub use completion::CompletionModel;
+pub use context::{Availability, DestinationState, FleetView, Moment, ObjectiveScales, RoutingContext};
 pub use destination::{
     Capabilities, Destination, DestinationId, DestinationOrd, EndpointOrd, Network, NodeClass, Power, Price,
     Throughput, TransferEnergy,

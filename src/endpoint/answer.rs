@@ -5,6 +5,7 @@
 use super::json;
 use super::upstream_error::{UpstreamError, first_element};
 use crate::domain::ApiCall;
+use crate::units::{Seconds, Tokens};
 
 /// Token counts as the endpoint reports them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -53,6 +54,38 @@ impl Usage {
     }
 }
 
+/// What an engine says of the time that one choice took it: the `timings` of llama.cpp.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Timings {
+    /// Prompt tokens that were read, without those found in a cache, and the time of that.
+    pub prompt: (Tokens, Seconds),
+    /// Tokens that were generated, and the time of that.
+    pub completion: (Tokens, Seconds),
+}
+
+impl Timings {
+    fn read(raw: &str) -> Option<Self> {
+        let number = |key| {
+            let number: f64 = serde_json::from_str(json::member(raw, key)?).ok()?;
+            (number >= 0.0 && number.is_finite()).then_some(number)
+        };
+        let time = |key| number(key).map(Seconds::from_ms);
+        Some(Self {
+            prompt: (Tokens(number("prompt_n")?), time("prompt_ms")?),
+            completion: (Tokens(number("predicted_n")?), time("predicted_ms")?),
+        })
+    }
+}
+
+/// What an answer in one piece says of the work that it was.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Accounts {
+    /// Token counts, where the endpoint gave them.
+    pub usage: Option<Usage>,
+    /// Its clocks, where it has them.
+    pub timings: Option<Timings>,
+}
+
 /// What one event of a chat or completion stream is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
@@ -73,7 +106,7 @@ pub enum EventKind {
 }
 
 /// What one event says.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct EventFacts {
     /// What it is.
     pub kind: EventKind,
@@ -81,6 +114,8 @@ pub struct EventFacts {
     pub usage: Option<Usage>,
     /// Token counts of one choice, as llama.cpp gives them in the `timings` of the choice's last event.
     pub timed: Option<Usage>,
+    /// What the same `timings` say of time.
+    pub timings: Option<Timings>,
     /// A choice gives its finish reason, in a [`EventKind::Content`] event or a [`EventKind::Finish`] one.
     pub finished: bool,
     /// Which choices it has, one bit for each index below 64.
@@ -96,6 +131,7 @@ pub fn classify_event(data: &[u8]) -> EventFacts {
         kind: EventKind::Other,
         usage: None,
         timed: None,
+        timings: None,
         finished: false,
         choices: 0,
         ended: 0,
@@ -107,6 +143,7 @@ pub fn classify_event(data: &[u8]) -> EventFacts {
     }
     facts.usage = answer.usage;
     facts.timed = answer.timings.and_then(Usage::from_timings);
+    facts.timings = answer.timings.and_then(Timings::read);
     let choices = answer.choices.map(Choices::read).unwrap_or_default();
     facts.finished = choices.finished;
     (facts.choices, facts.ended) = (choices.seen, choices.ended);
@@ -120,11 +157,11 @@ pub fn classify_event(data: &[u8]) -> EventFacts {
     facts
 }
 
-/// Reads the body of a 200 to `call` that is not a stream: its token counts, where the endpoint gave them.
+/// Reads the body of a 200 to `call` that is not a stream: what it says of the work it was.
 ///
 /// # Errors
 /// If it is no answer: an error in a 200, empty, not JSON (an HTML page), or without a choice or embedding.
-pub fn inspect_complete(call: ApiCall, body: &[u8]) -> Result<Option<Usage>, UpstreamError> {
+pub fn inspect_complete(call: ApiCall, body: &[u8]) -> Result<Accounts, UpstreamError> {
     let text = std::str::from_utf8(body).unwrap_or_default().trim_ascii();
     if body.trim_ascii().is_empty() {
         return Err(UpstreamError::unusable("answered with an empty body"));
@@ -142,7 +179,8 @@ pub fn inspect_complete(call: ApiCall, body: &[u8]) -> Result<Option<Usage>, Ups
     if parts.is_none_or(|parts| !is_filled_array(parts)) {
         return Err(UpstreamError::unusable(lacking));
     }
-    Ok(answer.usage)
+    let timings = answer.timings.and_then(Timings::read);
+    Ok(Accounts { usage: answer.usage, timings })
 }
 
 /// The members of an answer or stream event that matter here.
@@ -318,8 +356,24 @@ mod tests {
         ] {
             let (_, body) = capture.split_once("\n\n").unwrap();
             let usage = Usage { prompt_tokens: 33, completion_tokens: 8, cached_tokens: 0 };
-            assert_eq!(inspect_complete(ApiCall::Chat, body.as_bytes()), Ok(Some(usage)));
+            assert_eq!(inspect_complete(ApiCall::Chat, body.as_bytes()).unwrap().usage, Some(usage));
         }
+    }
+
+    #[test]
+    fn the_engines_own_clocks_are_read_where_it_has_them() {
+        let capture = include_str!("../../tests/fixtures/wire/llamacpp-nonstream.txt");
+        let (_, body) = capture.split_once("\n\n").unwrap();
+        let accounts = inspect_complete(ApiCall::Chat, body.as_bytes()).unwrap();
+        let value: serde_json::Value = serde_json::from_str(body).unwrap();
+        let timings = accounts.timings.unwrap();
+        assert_eq!(timings.completion.0, Tokens(8.0));
+        assert!(
+            (timings.completion.1.0 * 1e3 - value["timings"]["predicted_ms"].as_f64().unwrap()).abs() < 1e-9
+        );
+        assert!((timings.prompt.1.0 * 1e3 - value["timings"]["prompt_ms"].as_f64().unwrap()).abs() < 1e-9);
+        let half = br#"{"choices":[{}],"timings":{"prompt_n":3,"prompt_ms":1.5,"predicted_n":2}}"#;
+        assert_eq!(inspect_complete(ApiCall::Chat, half), Ok(Accounts::default()));
     }
 
     #[test]
@@ -352,7 +406,7 @@ mod tests {
     fn each_call_has_its_own_parts() {
         let embeddings = br#"{"object":"list","data":[{"object":"embedding","index":0,"embedding":"AAA="}],"model":"e","usage":{"prompt_tokens":8,"total_tokens":8}}"#;
         let usage = Usage { prompt_tokens: 8, completion_tokens: 0, cached_tokens: 0 };
-        assert_eq!(inspect_complete(ApiCall::Embeddings, embeddings), Ok(Some(usage)));
+        assert_eq!(inspect_complete(ApiCall::Embeddings, embeddings).unwrap().usage, Some(usage));
         for call in [ApiCall::Chat, ApiCall::Completions] {
             let error = inspect_complete(call, embeddings).unwrap_err();
             assert_eq!(error.message, "the endpoint answered without a choice");

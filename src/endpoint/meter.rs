@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
-use super::answer::{EventFacts, EventKind, Usage, classify_event};
+use super::answer::{EventFacts, EventKind, Timings, Usage, classify_event};
 use super::sse::{Scanner, SseEvent};
 use super::upstream_error::UpstreamError;
 
@@ -34,6 +34,7 @@ struct Tally {
     usage: Option<Usage>,
     /// Where there is no usage: the prompt, and the completions of all choices that have ended.
     timed: Option<Usage>,
+    timings: Option<Timings>,
     error: Option<UpstreamError>,
 }
 
@@ -91,6 +92,18 @@ impl StreamMeter {
         self.tally.usage().map_or(self.tally.content_events, |usage| usage.completion_tokens)
     }
 
+    /// Events with content.
+    #[must_use]
+    pub fn content_events(&self) -> u64 {
+        self.tally.content_events
+    }
+
+    /// The endpoint's own clocks, of the choice that ended last.
+    #[must_use]
+    pub fn timings(&self) -> Option<Timings> {
+        self.tally.timings
+    }
+
     /// Whether the stream so far ends with a complete event, so that one of ours may follow.
     #[must_use]
     pub fn is_between_events(&self) -> bool {
@@ -128,6 +141,7 @@ impl Tally {
         self.choices |= facts.choices;
         self.ended |= facts.ended;
         self.usage = facts.usage.or(self.usage);
+        self.timings = facts.timings.or(self.timings);
         if let Some(choice) = facts.timed.filter(|_| facts.finished) {
             let earlier = self.timed.map_or(0, |earlier| earlier.completion_tokens);
             let completion_tokens = earlier + choice.completion_tokens;
@@ -238,6 +252,9 @@ mod tests {
                 assert_eq!(readings(&meter), expected, "chunks of {size}");
             }
         }
+        let timings = meter([stream_of(LLAMACPP_TIMED)]).timings().unwrap();
+        assert!(timings.completion.1.0 > 0.0 && (timings.completion.0.0 - 5.0).abs() < 1e-9);
+        assert_eq!(meter([stream_of(VLLM)]).timings(), None);
         assert_eq!(meter([stream_of(VLLM)]).completion_tokens(), 5);
         assert_eq!(meter([stream_of(LLAMACPP)]).completion_tokens(), 5);
     }

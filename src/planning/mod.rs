@@ -9,6 +9,7 @@ pub mod messages;
 pub mod params;
 pub mod plan;
 pub mod planner;
+mod predicting;
 pub mod scales;
 
 pub use messages::{Action, Arrival, Rejection, Step, Ticket};

@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use super::messages::Ticket;
+use super::predicting::Predicting;
 use crate::domain::{
-    Destination, DestinationOrd, DestinationState, Prediction, QualitySource, RequestEstimate,
-    RoutingContext, RoutingRequest,
+    CompletionModel, Destination, DestinationOrd, DestinationState, Prediction, QualitySource,
+    RequestEstimate, RoutingContext, RoutingRequest, Work,
 };
 use crate::routing::{
     BatchItem, CostModels, Evaluator, LegalSet, NoDestination, Objective, ObjectiveMode, PolicyError,
@@ -59,6 +60,8 @@ pub struct PlanJob {
     pub waiting: Vec<Waiting>,
     /// Fleet state at `taken_at`.
     pub context: RoutingContext,
+    /// How completion is predicted; the objective has its own model.
+    pub completion: CompletionModel,
 }
 
 /// Where one request goes and what is expected of it there.
@@ -74,6 +77,12 @@ pub struct Planned {
     pub estimate: RequestEstimate,
     /// Predicted completion length, all choices.
     pub completion: Tokens,
+    /// Predicted work, at the destination's figures.
+    pub work: Work,
+    /// Predicted time from departure to the first content.
+    pub first_content: Seconds,
+    /// Part of the completion time that is the network's.
+    pub network: Seconds,
     /// Where the quality prediction came from.
     pub source: QualitySource,
 }
@@ -178,16 +187,12 @@ impl PlanJob {
         let mut rng = rng_for(params.seed, self.number);
         let decision = policy.route(&problem, &objective, &mut rng, stop)?;
         let estimates = Evaluator::new(&problem, &objective).estimates(&decision.assignment);
-        plan.planned = placeable
-            .iter()
-            .zip(decision.assignment.iter().zip(estimates))
-            .map(|((w, _), (destination, estimate))| Planned {
-                ticket: w.ticket,
-                request_id: Arc::clone(&w.request.id),
-                destination: *destination,
-                estimate,
-                completion: w.request.completion(w.prediction.completion_tokens[destination.idx()]),
-                source: w.prediction.source,
+        let waiting = placeable.iter().map(|(waiting, _)| *waiting);
+        let mut predicting = Predicting::new(&self.context, self.completion);
+        plan.planned = waiting
+            .zip(decision.assignment.iter().zip(estimates).enumerate())
+            .map(|(waiting, (row, (d, estimate)))| {
+                predicting.planned(waiting, *d, (estimate, problem.transfer(row, *d)))
             })
             .collect();
         plan.solved = Some(Solved { problem, objective, decision });
@@ -196,7 +201,8 @@ impl PlanJob {
 
     /// Destinations with as many requests in flight as `places` says they have.
     fn taken_up_to(&self, places: impl Fn(&Destination) -> u32) -> Vec<DestinationOrd> {
-        let is_taken = |d: &Destination, state: &DestinationState| state.inflight >= places(d);
+        let taken = |state: &DestinationState| state.inflight.max(state.load.outstanding());
+        let is_taken = |d: &Destination, state: &DestinationState| taken(state) >= places(d);
         self.context.iter().filter(|(_, d, state)| is_taken(d, state)).map(|(ord, ..)| ord).collect()
     }
 

@@ -14,8 +14,8 @@ use super::params::{WindowClose, WindowOrder, WindowParams};
 use super::plan::{Plan, PlanJob, Planned, Waiting};
 use super::scales::ScalesAverage;
 use crate::domain::{
-    Availability, BacklogLedger, Destination, DestinationOrd, DestinationState, Prediction, RoutingContext,
-    RoutingRequest, Weights,
+    Availability, BacklogLedger, CompletionModel, Destination, DestinationOrd, DestinationState, FleetView,
+    Outstanding, Prediction, RoutingContext, RoutingRequest, SlotLoad, Weights,
 };
 use crate::routing::{LegalSet, NoDestination, legal_set};
 use crate::units::Seconds;
@@ -38,6 +38,8 @@ pub struct PlannerParams {
     pub gather: bool,
     /// Weights of requests that bring none.
     pub weights: Weights,
+    /// How outstanding work drains and completion is predicted.
+    pub completion: CompletionModel,
 }
 
 /// How the configured window and policy gather.
@@ -85,13 +87,6 @@ impl Held {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Running {
-    destination: DestinationOrd,
-    service: Seconds,
-    since: Seconds,
-}
-
 /// The planner.
 #[derive(Debug)]
 pub struct Planner {
@@ -100,9 +95,11 @@ pub struct Planner {
     /// The fleet; backlog, requests in flight and scales as of the last look at it.
     context: RoutingContext,
     ledger: BacklogLedger,
+    /// What others have at each destination.
+    elsewhere: Vec<SlotLoad>,
     scales: ScalesAverage,
     held: BTreeMap<Ticket, Held>,
-    running: BTreeMap<Ticket, Running>,
+    running: BTreeMap<Ticket, Outstanding>,
     /// Whether a plan is under way; there is one at most.
     is_solving: bool,
     /// Whether a place may have become free, or have gone, since the last plan was begun.
@@ -115,17 +112,17 @@ impl Planner {
     /// A planner over `destinations` (all ready), with nothing waiting and nothing in flight.
     #[must_use]
     pub fn new(params: PlannerParams, destinations: Arc<[Destination]>, now: Seconds) -> Self {
-        let speedups = destinations.iter().map(|d| d.throughput.batch_speedup).collect();
+        let throughputs = destinations.iter().map(|d| d.throughput);
+        let ledger = BacklogLedger::new(params.completion, throughputs, now);
         let gathering = match (params.window.max_wait.0 > 0.0, params.window.close, params.gather) {
             (true, WindowClose::Fixed, _) => Gathering::Fixed,
             (true, WindowClose::Adaptive, true) => Gathering::Adaptive,
             _ => Gathering::None,
         };
         let scales = ScalesAverage::from_fleet(&destinations);
-        let state =
-            DestinationState { availability: Availability::Ready, backlog: Seconds::ZERO, inflight: 0 };
+        let elsewhere = vec![SlotLoad::EMPTY; destinations.len()];
         let context = RoutingContext {
-            states: vec![state; destinations.len()],
+            states: vec![DestinationState::idle(); destinations.len()],
             destinations,
             weights: params.weights,
             scales: scales.current(),
@@ -134,7 +131,8 @@ impl Planner {
             params,
             gathering,
             context,
-            ledger: BacklogLedger::new(speedups, now),
+            ledger,
+            elsewhere,
             scales,
             held: BTreeMap::new(),
             running: BTreeMap::new(),
@@ -192,6 +190,32 @@ impl Planner {
         }
     }
 
+    /// The first content of a request's answer has come.
+    pub fn answering(&mut self, now: Seconds, ticket: Ticket) {
+        if let Some(outstanding) = self.running.get(&ticket) {
+            self.ledger.answering(now, outstanding);
+        }
+    }
+
+    /// The profiler sees the fleet like this from `now` on; what is dispatched keeps its predicted work.
+    pub fn set_view(&mut self, now: Seconds, view: &FleetView) {
+        let n = self.context.states.len();
+        if (view.destinations.len(), view.moments.len()) != (n, n) {
+            return;
+        }
+        self.context.destinations = Arc::clone(&view.destinations);
+        for (d, (destination, moment)) in
+            (0u32..).map(DestinationOrd).zip(view.destinations.iter().zip(&view.moments))
+        {
+            self.ledger.set_figures(now, d, destination.throughput, moment.pace);
+            let state = &mut self.context.states[d.idx()];
+            (state.pace, state.warm_up) = (moment.pace, moment.warm_up);
+            self.elsewhere[d.idx()] = moment.elsewhere;
+        }
+        // There may be more places.
+        self.has_changed = true;
+    }
+
     /// The destinations, in order.
     #[must_use]
     pub const fn destinations(&self) -> &Arc<[Destination]> {
@@ -214,10 +238,17 @@ impl Planner {
 
     /// The fleet as of `now`: what a plan made now would see.
     pub fn context(&mut self, now: Seconds) -> &RoutingContext {
-        self.ledger.advance(now);
-        for (d, state) in (0u32..).map(DestinationOrd).zip(&mut self.context.states) {
-            state.backlog = self.ledger.backlog(d);
+        let destinations = self.context.destinations.iter().zip(&self.elsewhere);
+        for ((d, state), (destination, elsewhere)) in
+            (0u32..).map(DestinationOrd).zip(&mut self.context.states).zip(destinations)
+        {
             state.inflight = self.ledger.inflight(d);
+            state.load = self.ledger.load(now, d);
+            state.backlog = self.ledger.backlog(now, d);
+            if elsewhere.outstanding() > 0 {
+                state.load = state.load.with(elsewhere);
+                state.backlog += Seconds(elsewhere.drain_time(&destination.throughput).0 / state.pace);
+            }
         }
         self.context.scales = self.scales.current();
         &self.context
@@ -250,19 +281,14 @@ impl Planner {
                 actions.push(Action::Reject { ticket: *ticket, reason });
             }
         }
-        self.ledger.advance(now);
-        let mut leaving: BTreeMap<DestinationOrd, Vec<Seconds>> = BTreeMap::new();
+        let mut has_sent = false;
         for planned in self.release_order(now, plan) {
-            let n_leaving = leaving.get(&planned.destination).map_or(0, Vec::len);
-            if self.may_leave(now, planned, n_leaving) {
-                leaving.entry(planned.destination).or_default().push(planned.estimate.service);
+            if self.may_leave(now, planned) {
                 actions.push(self.send(now, plan, planned));
+                has_sent = true;
             }
         }
-        for (destination, services) in &leaving {
-            self.ledger.dispatch(*destination, services);
-        }
-        self.hold_the_rest(now, !leaving.is_empty());
+        self.hold_the_rest(now, has_sent);
     }
 
     /// The policy could not decide on the plan under way. Each of its requests gets a plan of its own, so
@@ -345,7 +371,8 @@ impl Planner {
         self.is_solving = true;
         self.n_plans += 1;
         let (number, first_request_number) = (self.n_plans, self.n_routed);
-        PlanJob { number, taken_at: now, first_request_number, waiting, context }
+        let completion = self.params.completion;
+        PlanJob { number, taken_at: now, first_request_number, waiting, context, completion }
     }
 
     /// The next time at which [`Planner::step`] has something to do without an event.
@@ -389,19 +416,22 @@ impl Planner {
 
     /// Whether a planned request goes now: its destination can start it, or the request has waited its
     /// time and the destination's queue takes it.
-    fn may_leave(&self, now: Seconds, planned: &Planned, n_leaving: usize) -> bool {
+    fn may_leave(&self, now: Seconds, planned: &Planned) -> bool {
         let d = planned.destination;
         let (Some(held), Some(destination)) =
             (self.held.get(&planned.ticket), self.context.destinations.get(d.idx()))
         else {
             return false;
         };
-        let has_waited = held.arrival.has_waited(now, self.engine_queue_after());
-        let n_places =
-            if has_waited { destination.max_inflight } else { destination.throughput.max_concurrency };
+        let inflight = self.ledger.inflight(d);
+        let has_room = if held.arrival.has_waited(now, self.engine_queue_after()) {
+            inflight < destination.max_inflight
+        } else {
+            let n_elsewhere = self.elsewhere[d.idx()].outstanding();
+            inflight.saturating_add(n_elsewhere) < destination.throughput.max_concurrency
+        };
         // It may have gone out of service while the plan was made.
-        self.context.states[d.idx()].availability.takes_work()
-            && (self.ledger.inflight(d) as usize) + n_leaving < n_places as usize
+        has_room && self.context.states[d.idx()].availability.takes_work()
     }
 
     /// Waiting time after which a request joins the queue of its planned destination's engine.
@@ -434,9 +464,9 @@ impl Planner {
         let arrived = held.as_ref().map_or(now, |held| held.arrival.arrived);
         let is_first = held.as_ref().is_some_and(|held| !held.arrival.is_failing_over());
         let held_since = held.and_then(|held| held.held_since).unwrap_or(now);
-        let running =
-            Running { destination: planned.destination, service: planned.estimate.service, since: now };
-        self.running.insert(planned.ticket, running);
+        if let Some(outstanding) = self.ledger.dispatch(now, planned.destination, planned.work) {
+            self.running.insert(planned.ticket, outstanding);
+        }
         self.n_routed += 1;
         Action::Send {
             planned: planned.clone(),
@@ -466,9 +496,8 @@ impl Planner {
 
     /// Takes a running request off the books.
     fn release(&mut self, now: Seconds, ticket: Ticket) {
-        let Some(running) = self.running.remove(&ticket) else { return };
-        self.ledger.advance(now);
-        self.ledger.finish(running.destination, running.service, now - running.since);
+        let Some(outstanding) = self.running.remove(&ticket) else { return };
+        self.ledger.finish(now, outstanding);
         self.has_changed = true;
     }
 }

@@ -6,3 +6,5 @@ pub mod network;
 pub mod node;
 pub mod power;
 pub mod quality;
+pub mod speed;
+pub mod view;

@@ -10,12 +10,12 @@ use prometheus::{Registry, TEXT_FORMAT, TextEncoder};
 use serde_json::{Value, json};
 use tower::Service;
 
+use super::fleet::Shown;
 use super::openai::ApiError;
 use super::readiness::Readiness;
 use super::respond::{ResponseBody, error_response, json as json_response, text, with_type};
 use super::routes::percent_decoded;
-use crate::domain::Destination;
-use crate::profiler::engine::{ModelLoad, ModelLoads};
+use crate::profiler::view::Viewer;
 use crate::scheduler::Scheduler;
 use crate::scheduler::decision_record::DecisionRecord;
 
@@ -25,7 +25,7 @@ pub struct Admin {
     registry: Registry,
     scheduler: Scheduler,
     readiness: Readiness,
-    loads: ModelLoads,
+    viewer: Viewer,
     policy: &'static str,
 }
 
@@ -36,10 +36,10 @@ impl Admin {
         registry: Registry,
         scheduler: Scheduler,
         readiness: Readiness,
-        loads: ModelLoads,
+        viewer: Viewer,
         policy: &'static str,
     ) -> Self {
-        Self { registry, scheduler, readiness, loads, policy }
+        Self { registry, scheduler, readiness, viewer, policy }
     }
 
     fn answer(&self, request: &Request<Incoming>) -> Response<ResponseBody> {
@@ -67,27 +67,23 @@ impl Admin {
     }
 
     fn destinations(&self) -> Value {
-        let states = self.readiness.health.states();
-        let loads = self.loads.current();
-        let describe = |(d, load): (&Destination, &ModelLoad)| {
-            json!({
-                "id": d.id.as_str(),
-                "node": &*d.node,
-                "class": d.class.as_str(),
-                "model": &*d.model,
-                "state": states.get(d.endpoint.idx()).map(|state| state.as_str()),
-                "max_concurrency": d.throughput.max_concurrency,
-                "max_inflight": d.max_inflight,
-                "prefill_tps": d.throughput.prefill.0,
-                "decode_tps": d.throughput.decode.0,
-                "batch_speedup": d.throughput.batch_speedup,
-                "loaded": load.is_loaded,
-                "loading": load.loading_since.is_some(),
-                "load_s": load.is_loaded.map(|_| load.load.0),
+        let availabilities = self.readiness.health.states();
+        let states = self.scheduler.states();
+        let shown = self
+            .viewer
+            .report()
+            .iter()
+            .enumerate()
+            .map(|(idx, report)| {
+                let shown = Shown {
+                    report,
+                    availability: availabilities.get(report.destination.endpoint.idx()),
+                    state: states.get(idx),
+                };
+                shown.to_json()
             })
-        };
-        let described = self.scheduler.destinations().iter().zip(loads.iter()).map(describe);
-        json!({ "destinations": described.collect::<Vec<_>>() })
+            .collect::<Vec<_>>();
+        json!({ "destinations": shown })
     }
 
     fn decision(&self, request_id: &str) -> Response<ResponseBody> {

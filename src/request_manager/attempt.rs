@@ -23,7 +23,7 @@ use super::download::Download;
 use super::failure::{Failure, should_retry};
 use super::{Call, World};
 use crate::domain::{ApiCall, Destination, DestinationOrd, EndpointOrd};
-use crate::endpoint::answer::{Usage, inspect_complete};
+use crate::endpoint::answer::{Accounts, inspect_complete};
 use crate::endpoint::coding::{ContentCoding, DecodedBody};
 use crate::endpoint::event_filter::EventFilter;
 use crate::endpoint::meter::StreamMeter;
@@ -113,7 +113,7 @@ type Opened = (Response<PlainBody>, Option<ColdStart>);
 #[derive(Debug)]
 pub(super) enum Answer {
     /// In one piece.
-    Whole { headers: HeaderMap, body: Bytes, usage: Option<Usage> },
+    Whole { headers: HeaderMap, body: Bytes, accounts: Accounts },
     /// Under way.
     Streaming { headers: HeaderMap, stream: Box<Streaming> },
 }
@@ -343,18 +343,18 @@ impl<'a> Attempt<'a> {
             }
         }
         let body = held.freeze();
-        let usage = inspect_complete(self.call.kind, &body)
+        let accounts = inspect_complete(self.call.kind, &body)
             .map_err(|error| self.line().answered(error, Wishes::default()))?;
         if let Some((bytes, time)) = download.seen() {
             self.world.paths.transferred(self.destination.endpoint, Direction::Down, bytes, time);
         }
         // An answer in one piece begins when it is complete.
-        if let (Some(cold), Some(usage)) = (cold, usage) {
+        if let (Some(cold), Some(usage)) = (cold, accounts.usage) {
             let counted = |tokens: u64| Tokens(tokens as f64);
             let (prompt, completion) = (counted(usage.prompt_tokens), counted(usage.completion_tokens));
             cold.worked(self.destination.throughput.service_time(prompt, completion));
         }
-        Ok(Answer::Whole { headers, body, usage })
+        Ok(Answer::Whole { headers, body, accounts })
     }
 }
 

@@ -10,6 +10,7 @@ use prometheus::{
 
 use super::record::{Dispatch, Finished, Outcome};
 use crate::domain::Destination;
+use crate::units::Seconds;
 
 /// Label of requests that never had a destination.
 const NOWHERE: &str = "none";
@@ -24,8 +25,6 @@ pub(super) struct RequestMetrics {
     queue_depth: IntGauge,
     /// By destination, in order.
     answered: Vec<AnsweredAt>,
-    predicted_vs_actual_s: Histogram,
-    predicted_vs_actual_tokens: Histogram,
 }
 
 /// Answered requests of one destination; looked up beforehand, since every request counts here.
@@ -37,6 +36,23 @@ struct AnsweredAt {
     prompt_tokens: Counter,
     completion_tokens: Counter,
     cost: Counter,
+    predicted_vs_actual: RatiosAt,
+}
+
+/// Predicted figures over actual ones at one destination, by quantity.
+#[derive(Debug)]
+struct RatiosAt([(&'static str, Histogram); 3]);
+
+impl RatiosAt {
+    /// The quantities, as labels have them.
+    const QUANTITIES: [&'static str; 3] = ["seconds", "tokens", "joules"];
+
+    fn observe(&self, quantity: &str, predicted: f64, actual: Option<f64>) {
+        let Some(actual) = actual.filter(|actual| *actual > 0.0) else { return };
+        if let Some((_, histogram)) = self.0.iter().find(|(name, _)| *name == quantity) {
+            histogram.observe(predicted / actual);
+        }
+    }
 }
 
 /// What took how long, of answered requests.
@@ -166,14 +182,6 @@ impl RequestMetrics {
             &["destination", "model", "outcome", "stream"],
         )?;
         let answered = Answered::register(&families)?;
-        let predicted_vs_actual = families.histogram(
-            (
-                "cema_predicted_vs_actual_ratio",
-                "Predicted figure divided by the actual one, of answered requests.",
-            ),
-            &["quantity"],
-            RATIO_BUCKETS.to_vec(),
-        )?;
         Ok(Self {
             answered: destinations.iter().map(|d| answered.at(d, &requests)).collect(),
             requests,
@@ -191,8 +199,6 @@ impl RequestMetrics {
                 "cema_queue_depth",
                 "Requests that wait for a first destination; limits.max_queued_requests bounds them.",
             )?)?,
-            predicted_vs_actual_s: predicted_vs_actual.with_label_values(&["seconds"]),
-            predicted_vs_actual_tokens: predicted_vs_actual.with_label_values(&["completion_tokens"]),
         })
     }
 
@@ -238,11 +244,14 @@ impl RequestMetrics {
         at.completion_tokens.inc_by(completion.0);
         at.cost.inc_by(destination.price.charge(prompt, completion).0);
         let estimate = &dispatch.estimate;
-        if let Some(execution) = finished.execution.filter(|s| s.0 > 0.0) {
-            self.predicted_vs_actual_s.observe(estimate.completion.0 / execution.0);
-        }
-        if completion.0 > 0.0 {
-            self.predicted_vs_actual_tokens.observe(dispatch.completion.0 / completion.0);
+        at.predicted_vs_actual.observe(
+            "seconds",
+            estimate.completion.0,
+            finished.execution.map(Seconds::get),
+        );
+        at.predicted_vs_actual.observe("tokens", dispatch.completion.0, Some(completion.0));
+        if let Some(energy) = finished.modelled_joules() {
+            at.predicted_vs_actual.observe("joules", estimate.joules.0, Some(energy.0));
         }
     }
 }
@@ -252,6 +261,7 @@ struct Answered {
     clocks: Clocks,
     tokens: CounterVec,
     cost: CounterVec,
+    predicted_vs_actual: HistogramVec,
 }
 
 impl Answered {
@@ -268,6 +278,14 @@ impl Answered {
                 "Money charged by configured prices for tokens counted (Eq. 2).",
                 &["destination"],
             )?,
+            predicted_vs_actual: families.histogram(
+                (
+                    "cema_predicted_vs_actual_ratio",
+                    "Predicted figure divided by the actual one, of answered requests: seconds from departure to the last byte, completion tokens, joules by the model at the tokens counted.",
+                ),
+                &["destination", "quantity"],
+                RATIO_BUCKETS.to_vec(),
+            )?,
         })
     }
 
@@ -281,6 +299,10 @@ impl Answered {
             prompt_tokens: self.tokens.with_label_values(&[id, "prompt"]),
             completion_tokens: self.tokens.with_label_values(&[id, "completion"]),
             cost: self.cost.with_label_values(&[id]),
+            predicted_vs_actual: RatiosAt(
+                RatiosAt::QUANTITIES
+                    .map(|quantity| (quantity, self.predicted_vs_actual.with_label_values(&[id, quantity]))),
+            ),
         }
     }
 }

@@ -31,6 +31,7 @@ use crate::profiler::engine::ModelLoads;
 use crate::profiler::network::NetworkProfiler;
 use crate::profiler::node::{Absence, FleetHealth, Leave, UnderWay, Verdict};
 use crate::profiler::power::PowerProfiler;
+use crate::profiler::speed::SpeedProfiler;
 use crate::scheduler::{NoDestination, PlaceError, Placement, Scheduler};
 use crate::units::Seconds;
 
@@ -161,6 +162,8 @@ pub struct World {
     pub health: FleetHealth,
     /// Their nodes' power, which requests have shares in.
     pub power: PowerProfiler,
+    /// How fast they are.
+    pub speeds: SpeedProfiler,
     /// Which of their models are loaded, which first answers are part of.
     pub loads: ModelLoads,
     /// The paths to them, which transfers are part of.
@@ -247,7 +250,7 @@ impl RequestManager {
             let ord = placement.planned.destination;
             match self.world.health.begin(self.endpoint_of(ord)) {
                 Ok(under_way) => {
-                    record.place(&placement, self.scheduler.destinations(), &self.world.power);
+                    record.place(&placement, self.scheduler.destinations(), &self.world);
                     match self.attempt(call, &placement, under_way).await {
                         Ok((answer, under_way)) => return Ok(Answered { placement, answer, under_way }),
                         Err(failure) => {
@@ -385,8 +388,8 @@ impl RequestManager {
             "answering"
         );
         match answer {
-            Answer::Whole { headers, body, usage } => {
-                record.count(usage, None);
+            Answer::Whole { headers, body, accounts } => {
+                record.count(accounts, None);
                 record.end(Outcome::Ok);
                 under_way.judge(Verdict::Fine);
                 drop(placement.lease);
@@ -395,7 +398,7 @@ impl RequestManager {
                 Served { routing, headers, body: ServedBody::Whole(Full::new(body)) }
             }
             Answer::Streaming { headers, stream } => {
-                let books = Books { record, under_way, _lease: placement.lease };
+                let books = Books { record, under_way, lease: placement.lease };
                 let body = RelayBody::new(*stream, echo, books, self.limits.give_up.clone());
                 Served { routing, headers, body: ServedBody::Relayed(Box::new(body)) }
             }

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::World;
 use super::key_budget::KeyUse;
 use super::metrics::RequestMetrics;
-use crate::domain::{Destination, DestinationOrd, RequestEstimate, RoutingRequest};
-use crate::endpoint::answer::Usage;
-use crate::profiler::power::{EnergyShare, ExpectedWork, PowerProfiler};
+use crate::domain::{Destination, DestinationOrd, RequestEstimate, RoutingRequest, Work};
+use crate::endpoint::answer::Accounts;
+use crate::profiler::power::{EnergyShare, ExpectedWork};
+use crate::profiler::speed::{Answered, Expected, Flight};
 use crate::scheduler::Placement;
 use crate::units::{Joules, Seconds, Tokens, Usd};
 
@@ -46,7 +48,9 @@ pub(super) struct Dispatch {
     pub(super) destinations: Arc<[Destination]>,
     pub(super) ord: DestinationOrd,
     pub(super) estimate: RequestEstimate,
+    pub(super) prompt: Tokens,
     pub(super) completion: Tokens,
+    pub(super) work: Work,
     pub(super) at: Instant,
 }
 
@@ -70,6 +74,9 @@ pub(super) struct Record {
     first_content: Option<Instant>,
     prompt: Option<Tokens>,
     completion: Option<Tokens>,
+    /// What its endpoint is measured by.
+    answered: Answered,
+    flight: Option<Flight>,
     is_over: bool,
     client: Option<KeyUse>,
 }
@@ -88,6 +95,8 @@ impl Record {
             first_content: None,
             prompt: None,
             completion: None,
+            answered: Answered::default(),
+            flight: None,
             is_over: false,
             client: None,
         }
@@ -115,25 +124,35 @@ impl Record {
     }
 
     /// The request goes to a destination.
-    pub(super) fn place(
-        &mut self,
-        placement: &Placement,
-        destinations: &Arc<[Destination]>,
-        power: &PowerProfiler,
-    ) {
+    pub(super) fn place(&mut self, placement: &Placement, destinations: &Arc<[Destination]>, world: &World) {
         self.attempts += 1;
-        let estimate = &placement.planned.estimate;
+        let planned = &placement.planned;
+        let estimate = &planned.estimate;
+        let until = if self.stream { planned.first_content } else { estimate.completion };
+        let prompt = self.request.prompt_tokens;
+        let expected = Expected {
+            wait: (until - planned.network).max(Seconds::ZERO),
+            prompt,
+            completion: planned.completion,
+            network: planned.network,
+            is_stream: self.stream,
+        };
+        // What it had elsewhere ends first.
+        self.flight = None;
+        self.flight = Some(world.speeds.begin(planned.destination, expected));
         let expected = ExpectedWork {
-            tokens: self.request.prompt_tokens + placement.planned.completion,
+            tokens: prompt + planned.completion,
             duration: estimate.completion.max(estimate.service),
         };
         let id = Arc::clone(&self.request.id);
-        self.energy = Some(power.begin(id, placement.planned.destination, expected));
+        self.energy = Some(world.power.begin(id, planned.destination, expected));
         self.dispatch = Some(Dispatch {
             destinations: Arc::clone(destinations),
-            ord: placement.planned.destination,
-            estimate: placement.planned.estimate,
-            completion: placement.planned.completion,
+            ord: planned.destination,
+            estimate: planned.estimate,
+            prompt,
+            completion: planned.completion,
+            work: planned.work,
             at: Instant::now(),
         });
     }
@@ -148,18 +167,38 @@ impl Record {
         self.metrics.failed_attempt(reason);
     }
 
-    /// Content has come; only the first time counts.
-    pub(super) fn first_content(&mut self) {
-        if self.first_content.is_none() {
+    /// Content has come; only the first time counts, and is told.
+    pub(super) fn first_content(&mut self) -> bool {
+        let is_first = self.first_content.is_none();
+        if is_first {
             self.first_content = Some(Instant::now());
+            if let Some(flight) = &mut self.flight {
+                flight.first_content();
+            }
+        }
+        is_first
+    }
+
+    /// So many events with content have come.
+    pub(super) fn events(&mut self, n_events: u64) {
+        self.answered.events = n_events;
+        if let Some(flight) = &mut self.flight {
+            flight.events(n_events);
         }
     }
 
     /// What the endpoint counted, or what was seen of the completion where it did not count.
-    pub(super) fn count(&mut self, usage: Option<Usage>, seen: Option<Tokens>) {
+    pub(super) fn count(&mut self, accounts: Accounts, seen: Option<Tokens>) {
+        let Accounts { usage, timings } = accounts;
         self.prompt =
             usage.map(|u| Tokens(u.prompt_tokens as f64)).or(seen.map(|_| self.request.prompt_tokens));
         self.completion = usage.map(|u| Tokens(u.completion_tokens as f64)).or(seen);
+        let cached = usage.map_or(Tokens::ZERO, |u| Tokens(u.cached_tokens as f64));
+        self.answered.prompt = self.prompt.map(|prompt| (prompt - cached).max(Tokens::ZERO));
+        self.answered.counted_prompt = usage.map(|u| Tokens(u.prompt_tokens as f64));
+        self.answered.completion = self.completion;
+        self.answered.timings = timings;
+        self.answered.choices = self.request.choices;
     }
 
     /// The request is over.
@@ -183,6 +222,11 @@ impl Record {
         let modelled = finished.modelled_joules();
         if let Some(energy) = self.energy.take() {
             energy.end(finished.tokens(), modelled);
+        }
+        if let Some(flight) = self.flight.take()
+            && outcome == Outcome::Ok
+        {
+            flight.finish(&self.answered);
         }
         if let Some(client) = &self.client
             && let Some(cost) = self.cost(outcome)
@@ -210,7 +254,7 @@ impl Drop for Record {
     }
 }
 
-/// A finished request as metrics see it.
+/// A finished request: what was predicted of it (in its dispatch) and what came of it.
 #[derive(Debug)]
 pub(super) struct Finished<'a> {
     pub(super) dispatch: Option<&'a Dispatch>,
@@ -230,13 +274,18 @@ impl Finished<'_> {
         Some(self.prompt? + self.completion?)
     }
 
-    /// What an answered request drew by Eq. 3. The model's energy is proportional to service time, so the estimate is
-    /// scaled to the tokens that were counted.
-    fn modelled_joules(&self) -> Option<Joules> {
+    /// What an answered request drew by Eq. 3. The model's energy is proportional to work, so the estimate is scaled
+    /// to the tokens that were counted.
+    pub(super) fn modelled_joules(&self) -> Option<Joules> {
         let dispatch = self.dispatch.filter(|_| self.outcome == Outcome::Ok)?;
-        let actual = dispatch.destination().throughput.service_time(self.prompt?, self.completion?);
-        let estimate = &dispatch.estimate;
-        let scale = if estimate.service.0 > 0.0 { actual.0 / estimate.service.0 } else { 1.0 };
-        Some(Joules((estimate.joules.0 * scale).max(0.0)))
+        let share = |actual: Tokens, predicted: Tokens| {
+            if predicted.0 > 0.0 { actual.0 / predicted.0 } else { 1.0 }
+        };
+        let Work { prefill, decode } = dispatch.work;
+        let actual_s = prefill.0 * share(self.prompt?, dispatch.prompt)
+            + decode.0 * share(self.completion?, dispatch.completion);
+        let predicted_s = dispatch.work.total().0;
+        let scale = if predicted_s > 0.0 { actual_s / predicted_s } else { 1.0 };
+        Some(Joules((dispatch.estimate.joules.0 * scale).max(0.0)))
     }
 }

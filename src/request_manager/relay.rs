@@ -16,6 +16,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use super::attempt::{Rest, Streaming};
 use super::failure::{Failure, is_about_the_router};
 use super::record::{Outcome, Record};
+use crate::endpoint::answer::Accounts;
 use crate::endpoint::echo::ModelEcho;
 use crate::endpoint::meter::StreamMeter;
 use crate::endpoint::upstream_error::UpstreamError;
@@ -94,7 +95,7 @@ impl Passing {
 pub(super) struct Books {
     pub(super) record: Record,
     pub(super) under_way: UnderWay,
-    pub(super) _lease: Lease,
+    pub(super) lease: Lease,
 }
 
 /// The in-band error that ends a committed stream.
@@ -211,7 +212,12 @@ impl RelayBody {
         if self.has_content()
             && let Some(books) = &mut self.books
         {
-            books.record.first_content();
+            if books.record.first_content() {
+                books.lease.answering();
+            }
+            if let Some(meter) = &self.stream.meter {
+                books.record.events(meter.content_events());
+            }
             books.under_way.answering();
         }
     }
@@ -263,7 +269,8 @@ impl RelayBody {
     fn close_books(&mut self, outcome: Outcome) {
         if let Some(mut books) = self.books.take() {
             if let Some(meter) = &self.stream.meter {
-                books.record.count(meter.usage(), Some(Tokens(meter.completion_tokens() as f64)));
+                let accounts = Accounts { usage: meter.usage(), timings: meter.timings() };
+                books.record.count(accounts, Some(Tokens(meter.completion_tokens() as f64)));
             }
             match outcome {
                 Outcome::Ok => books.under_way.judge(Verdict::Fine),

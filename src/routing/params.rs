@@ -2,6 +2,8 @@
 
 use crate::domain::named::named_enum;
 
+pub use crate::domain::CompletionModel;
+
 named_enum! {
     /// Which policy assigns a batch.
     pub enum PolicyKind {
@@ -35,16 +37,6 @@ named_enum! {
         Batch = "batch",
         /// The paper's: over P ∪ P′ of each generation.
         Population = "population",
-    }
-}
-
-named_enum! {
-    /// How completion times are predicted.
-    pub enum CompletionModel {
-        /// Slot timeline with one prefill server.
-        Slots = "slots",
-        /// Eq. 4: first in, first out with a batch speed-up.
-        Fifo = "fifo",
     }
 }
 

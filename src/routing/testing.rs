@@ -6,9 +6,9 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::domain::{
-    Availability, Capabilities, Constraints, Destination, DestinationId, DestinationState, EndpointOrd,
-    ModelTarget, Network, NodeClass, ObjectiveScales, Power, Prediction, Price, QualitySource,
-    RoutingContext, RoutingRequest, Throughput, TransferEnergy, Weights,
+    Capabilities, Constraints, Destination, DestinationId, DestinationState, EndpointOrd, ModelTarget,
+    Network, NodeClass, ObjectiveScales, Power, Prediction, Price, QualitySource, RoutingContext,
+    RoutingRequest, Throughput, TransferEnergy, Weights,
 };
 use crate::routing::{DestinationLoad, Problem, ProblemTables};
 use crate::units::{Bytes, BytesPerSec, Joules, Quality, Seconds, Tokens, TokensPerSec, Usd, Watts};
@@ -96,7 +96,7 @@ pub(super) fn destination(node: &str, model: &str) -> Destination {
 
 /// A context in which every destination is ready and idle.
 pub(super) fn context(destinations: Vec<Destination>) -> RoutingContext {
-    let idle = DestinationState { availability: Availability::Ready, backlog: Seconds::ZERO, inflight: 0 };
+    let idle = DestinationState::idle();
     RoutingContext {
         states: vec![idle; destinations.len()],
         destinations: destinations.into(),

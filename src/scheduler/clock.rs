@@ -1,4 +1,4 @@
-//! The scheduler's clock: the task that sees to what falls due without an event, and to changes of health.
+//! The scheduler's clock: the task that sees to what falls due without an event, and to news of the fleet.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::live_planner::LivePlanner;
-use crate::domain::Availability;
+use crate::domain::{Availability, FleetView};
 use crate::units::Seconds;
 
 /// The task's state. It does not keep the scheduler alive.
@@ -16,15 +16,16 @@ pub(super) struct Clock {
     nudge: Arc<Notify>,
     epoch: Instant,
     health: watch::Receiver<Arc<[Availability]>>,
+    view: watch::Receiver<Arc<FleetView>>,
 }
 
 impl Clock {
     pub(super) fn new(
         planner: &Arc<LivePlanner>,
         epoch: Instant,
-        health: watch::Receiver<Arc<[Availability]>>,
+        (health, view): (watch::Receiver<Arc<[Availability]>>, watch::Receiver<Arc<FleetView>>),
     ) -> Self {
-        Self { planner: Arc::downgrade(planner), nudge: Arc::clone(planner.nudge()), epoch, health }
+        Self { planner: Arc::downgrade(planner), nudge: Arc::clone(planner.nudge()), epoch, health, view }
     }
 
     /// Runs until every handle to the scheduler is gone. Dropped before, it closes the scheduler.
@@ -32,9 +33,12 @@ impl Clock {
         while let Some(next) = self.planner.upgrade().map(|planner| planner.tick()) {
             let next = next.map(|at| self.instant(at));
             tokio::select! {
-                // Cancel-safe: neither loses a signal when another arm wins.
+                // Cancel-safe: none loses a signal when another arm wins.
                 () = self.nudge.notified() => {}
                 changed = self.health.changed() => if changed.is_err() {
+                    return;
+                },
+                changed = self.view.changed() => if changed.is_err() {
                     return;
                 },
                 () = sleep_or_never(next) => {}

@@ -15,7 +15,7 @@ use super::decisions::DecisionRing;
 use super::metrics::SchedulerMetrics;
 use super::solver::{SolveOutcome, Solver};
 use super::{PlaceError, availability_of};
-use crate::domain::{Availability, Prediction, RoutingContext, RoutingRequest};
+use crate::domain::{Availability, FleetView, Prediction, RoutingContext, RoutingRequest};
 use crate::planning::{Action, Arrival, Planned, Planner, Rejection, Step, Ticket};
 use crate::routing::{LegalSet, NoDestination};
 use crate::units::Seconds;
@@ -55,6 +55,7 @@ struct State {
     metrics: SchedulerMetrics,
     decisions: DecisionRing,
     health: watch::Receiver<Arc<[Availability]>>,
+    view: watch::Receiver<Arc<FleetView>>,
     replies: HashMap<Ticket, oneshot::Sender<Placed>>,
     /// The request whose arrival is being seen to.
     arriving: Option<(Ticket, Option<Placed>)>,
@@ -71,18 +72,21 @@ pub(super) struct Surroundings {
     pub(super) metrics: SchedulerMetrics,
     pub(super) decisions: DecisionRing,
     pub(super) health: watch::Receiver<Arc<[Availability]>>,
+    pub(super) view: watch::Receiver<Arc<FleetView>>,
 }
 
 impl LivePlanner {
     pub(super) fn new(planner: Planner, surroundings: Surroundings, epoch: Instant) -> Self {
-        let Surroundings { solver, metrics, decisions, mut health } = surroundings;
+        let Surroundings { solver, metrics, decisions, mut health, mut view } = surroundings;
         health.mark_changed();
+        view.mark_changed();
         let state = State {
             planner,
             solver,
             metrics,
             decisions,
             health,
+            view,
             replies: HashMap::new(),
             arriving: None,
             due: None,
@@ -100,7 +104,7 @@ impl LivePlanner {
     /// Where a request may go as things stand, whatever its predicted quality.
     pub(super) fn legal_set(&self, request: &RoutingRequest) -> Result<LegalSet, NoDestination> {
         let mut state = self.lock();
-        state.take_health();
+        state.take_news(self.now());
         state.planner.legal_set(request)
     }
 
@@ -111,9 +115,10 @@ impl LivePlanner {
         if state.is_closed {
             return Err(PlaceError::Closed);
         }
-        state.take_health();
+        let now = self.now();
+        state.take_news(now);
         state.arriving = Some((ticket, None));
-        state.planner.arrive(self.now(), arrival);
+        state.planner.arrive(now, arrival);
         self.turn(&mut state);
         if let Some((_, Some(placed))) = state.arriving.take() {
             return Ok(Arrived::Settled(placed));
@@ -130,6 +135,12 @@ impl LivePlanner {
         self.turn(&mut state);
     }
 
+    /// The first content of a request's answer has come. Nothing follows from it but better books.
+    pub(super) fn answering(&self, ticket: Ticket) {
+        let mut state = self.lock();
+        state.planner.answering(self.now(), ticket);
+    }
+
     /// A request is over, whatever its outcome.
     pub(super) fn finish(&self, ticket: Ticket) {
         let mut state = self.lock();
@@ -142,8 +153,9 @@ impl LivePlanner {
     pub(super) fn solved(&self, outcome: SolveOutcome) {
         let mut state = self.lock();
         // What is down by now must not be sent to.
-        state.take_health();
-        state.take_outcome(self.now(), outcome);
+        let now = self.now();
+        state.take_news(now);
+        state.take_outcome(now, outcome);
         self.turn(&mut state);
     }
 
@@ -154,10 +166,10 @@ impl LivePlanner {
         at(state.planner.context(self.now()), n_held)
     }
 
-    /// The time has come, or health has changed. Returns the time of the next look.
+    /// The time has come, or there is news of the fleet. Returns the time of the next look.
     pub(super) fn tick(&self) -> Option<Seconds> {
         let mut state = self.lock();
-        state.take_health();
+        state.take_news(self.now());
         self.turn(&mut state);
         state.alarm = state.due;
         state.due
@@ -219,7 +231,12 @@ impl Drop for LivePlanner {
 }
 
 impl State {
-    fn take_health(&mut self) {
+    /// Takes in what the profiler has published since.
+    fn take_news(&mut self, now: Seconds) {
+        if self.view.has_changed().unwrap_or(false) {
+            let view = Arc::clone(&self.view.borrow_and_update());
+            self.planner.set_view(now, &view);
+        }
         if !self.health.has_changed().unwrap_or(false) {
             return;
         }

@@ -22,7 +22,10 @@ use prometheus::Registry;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::domain::{Availability, Destination, DestinationOrd, Prediction, QualitySource, RoutingRequest};
+use crate::domain::{
+    Availability, Destination, DestinationOrd, DestinationState, FleetView, Prediction, QualitySource,
+    RoutingRequest,
+};
 use crate::planning::{Arrival, PlanParams, Planned, Planner, PlannerParams, Rejection, Ticket, WindowClose};
 use crate::profiler::quality::{Predicting, QualityService};
 use crate::routing::RoutingPolicy;
@@ -101,6 +104,13 @@ pub struct Lease {
     planner: Arc<LivePlanner>,
 }
 
+impl Lease {
+    /// The first content of the answer has come.
+    pub fn answering(&self) {
+        self.planner.answering(self.arrival.ticket);
+    }
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
         self.planner.finish(self.arrival.ticket);
@@ -149,7 +159,7 @@ impl Scheduler {
         fleet: Fleet,
         registry: &Registry,
     ) -> prometheus::Result<(Self, impl Future<Output = ()> + Send + use<>)> {
-        let Fleet { destinations, health, quality } = fleet;
+        let Fleet { destinations, health, view, quality } = fleet;
         let decisions = DecisionRing::default();
         let epoch = Instant::now();
         let surroundings = Surroundings {
@@ -157,11 +167,12 @@ impl Scheduler {
             metrics: SchedulerMetrics::register(registry, policy)?,
             decisions: decisions.clone(),
             health: health.clone(),
+            view: view.clone(),
         };
         let planner = Planner::new(params.planner, Arc::clone(&destinations), Seconds::ZERO);
         let planner = Arc::new(LivePlanner::new(planner, surroundings, epoch));
         registry.register(Box::new(FleetGauges::new(&planner, &destinations)?))?;
-        let clock = Clock::new(&planner, epoch, health);
+        let clock = Clock::new(&planner, epoch, (health, view));
         let handle = Self {
             planner,
             queue: Arc::new(Semaphore::new(params.max_queued)),
@@ -178,6 +189,12 @@ impl Scheduler {
     #[must_use]
     pub const fn destinations(&self) -> &Arc<[Destination]> {
         &self.destinations
+    }
+
+    /// The state of every destination now, in order.
+    #[must_use]
+    pub fn states(&self) -> Vec<DestinationState> {
+        self.planner.look(|context, _| context.states.clone())
     }
 
     /// Recent plans.
@@ -299,6 +316,8 @@ pub struct Fleet {
     pub destinations: Arc<[Destination]>,
     /// State of every endpoint.
     pub health: watch::Receiver<Arc<[Availability]>>,
+    /// Figures measured since the start.
+    pub view: watch::Receiver<Arc<FleetView>>,
     /// Predicted quality and lengths.
     pub quality: QualityService,
 }

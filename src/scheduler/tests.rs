@@ -15,7 +15,8 @@ use super::solver::{Deciding, Solver};
 use super::{Fleet, Lease, PlaceError, Placement, Scheduler, SchedulerParams};
 use crate::domain::fixture::{destination, prediction, request};
 use crate::domain::{
-    Availability, Constraints, Destination, DestinationOrd, ModelTarget, QualitySource, Weights,
+    Availability, Constraints, Destination, DestinationOrd, FleetView, ModelTarget, Moment, QualitySource,
+    SlotLoad, Weights,
 };
 use crate::planning::{PlanParams, PlannerParams, WindowClose, WindowOrder, WindowParams};
 use crate::profiler::quality::by_hand::ByHand;
@@ -41,6 +42,7 @@ fn params() -> SchedulerParams {
             },
             gather: true,
             weights: QUALITY_ONLY,
+            completion: CompletionModel::Slots,
         },
         plan: PlanParams {
             costs: CostModels {
@@ -63,6 +65,7 @@ struct Setup {
     scheduler: Scheduler,
     task: JoinHandle<()>,
     health: watch::Sender<Arc<[Availability]>>,
+    view: watch::Sender<Arc<FleetView>>,
     embeddings: ByHand,
     registry: Registry,
     began: Instant,
@@ -75,14 +78,23 @@ impl Setup {
         let destinations: Arc<[Destination]> = vec![destination(0, 1, 2), destination(1, 1, 2)].into();
         let (health, states) = watch::channel(vec![Availability::Ready; 2].into());
         let (quality, embeddings) = ByHand::service(&["model-0", "model-1"]);
-        let fleet = Fleet { destinations, health: states, quality };
+        let (view, figures) = watch::channel(Arc::new(FleetView::configured(&destinations)));
+        let fleet = Fleet { destinations, health: states, view: figures, quality };
         let registry = Registry::new();
         let policy = for_kind(policy, &PolicyParams::default());
         let name = policy.name();
         let deciding = Deciding { policy, params: params.plan, budget: params.budget };
         let in_place = Solver::InPlace(deciding);
         let (scheduler, task) = Scheduler::with_solver(params, name, in_place, fleet, &registry).unwrap();
-        Self { scheduler, task: tokio::spawn(task), health, embeddings, registry, began: Instant::now() }
+        Self {
+            scheduler,
+            task: tokio::spawn(task),
+            health,
+            view,
+            embeddings,
+            registry,
+            began: Instant::now(),
+        }
     }
 
     /// Begins to place a request with nothing to embed.
@@ -274,6 +286,40 @@ async fn a_change_of_health_moves_who_waits() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_change_of_the_view_moves_who_waits() {
+    let setup = Setup::new(PolicyKind::Greedy, |_| {});
+    let elsewhere = SlotLoad { running: 1, ..SlotLoad::EMPTY };
+    let mut view = FleetView::configured(setup.scheduler.destinations());
+    // Others have the only slot of each.
+    view.moments = vec![Moment { elsewhere, ..Moment::USUAL }; 2];
+    setup.view.send_replace(Arc::new(view.clone()));
+    let waiting = setup.place("a");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!waiting.is_finished());
+    view.moments[0] = Moment::USUAL;
+    setup.view.send_replace(Arc::new(view));
+    let placed = waiting.await.unwrap().unwrap();
+    assert_eq!(placed.planned.destination, D0);
+    assert!((0.1..0.102).contains(&placed.waited.0), "{:?}", placed.waited);
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_content_corrects_the_books() {
+    let setup = Setup::new(PolicyKind::Greedy, |_| {});
+    let placed = setup.place("a").await.unwrap().unwrap();
+    let backlog_s = || setup.scheduler.planner.look(|context, _| context.states[0].backlog.0);
+    // A second of work, all of it to be generated.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!((backlog_s() - 0.5).abs() < 0.01, "{}", backlog_s());
+    placed.lease.answering();
+    assert!((backlog_s() - 1.0).abs() < 0.01, "{}", backlog_s());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(backlog_s() > 0.1, "what is outstanding owes something: {}", backlog_s());
+    drop(placed.lease);
+    assert!(backlog_s().abs() < 1e-9);
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_finds_no_room_is_told_so_at_the_deadline() {
     let setup = Setup::new(PolicyKind::Greedy, |p| p.request_deadline = Seconds(10.0));
     let mut leases: Vec<Lease> = Vec::new();
@@ -323,7 +369,8 @@ async fn plans_come_back_from_the_solvers_thread() {
     let (_health, states) = watch::channel(vec![Availability::Ready; 2].into());
     let destinations: Arc<[Destination]> = vec![destination(0, 1, 2), destination(1, 1, 2)].into();
     let (quality, _embeddings) = ByHand::service(&["model-0", "model-1"]);
-    let fleet = Fleet { destinations, health: states, quality };
+    let (_view, view) = watch::channel(Arc::new(FleetView::configured(&destinations)));
+    let fleet = Fleet { destinations, health: states, view, quality };
     let policy = for_kind(PolicyKind::Memetic, &PolicyParams::default());
     let mut params = params();
     params.planner.window.max_wait = Seconds::ZERO;

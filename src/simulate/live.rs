@@ -185,8 +185,12 @@ impl<'a> Driver<'a> {
             max_wait: if method.is_joint() { params.window.max_wait } else { Seconds::ZERO },
             ..params.window
         };
-        let planner =
-            PlannerParams { window, gather: method.is_joint(), weights: method.weights(params.weights) };
+        let planner = PlannerParams {
+            window,
+            gather: method.is_joint(),
+            weights: method.weights(params.weights),
+            completion: params.costs.completion,
+        };
         let mut driver = Self {
             workload,
             visits,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::domain::{
-    Availability, Destination, DestinationId, DestinationState, ObjectiveScales, Prediction, RoutingContext,
+    Destination, DestinationId, DestinationState, ObjectiveScales, Prediction, RoutingContext,
     RoutingRequest, Weights,
 };
 use crate::routing::{BatchItem, Clusters, CostModels, Problem, ProblemError, ProblemTables, legal_set};
@@ -197,10 +197,8 @@ impl Workload {
     }
 
     fn idle_context(&self, weights: Weights) -> RoutingContext {
-        let idle =
-            DestinationState { availability: Availability::Ready, backlog: Seconds::ZERO, inflight: 0 };
         RoutingContext {
-            states: vec![idle; self.destinations.len()],
+            states: vec![DestinationState::idle(); self.destinations.len()],
             destinations: Arc::clone(&self.destinations),
             weights,
             // Batches are judged by their own bounds.

@@ -6,7 +6,8 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::domain::fixture::{destination, prediction, request};
 use crate::domain::{
-    Availability, Destination, DestinationOrd, DestinationState, ModelTarget, RoutingRequest, Weights,
+    Availability, CompletionModel, Destination, DestinationOrd, DestinationState, ModelTarget,
+    RoutingRequest, Weights,
 };
 use crate::planning::{
     Action, Arrival, PlanJob, PlanParams, Planner, PlannerParams, Rejection, Step, Ticket, WindowClose,
@@ -14,8 +15,8 @@ use crate::planning::{
 };
 use crate::routing::decision::SearchRecord;
 use crate::routing::{
-    CompletionModel, CostModels, EnergyModel, Objective, ObjectiveMode, PolicyError, Problem,
-    RoutingDecision, RoutingPolicy, TimeTerm,
+    CostModels, EnergyModel, Objective, ObjectiveMode, PolicyError, Problem, RoutingDecision, RoutingPolicy,
+    TimeTerm,
 };
 use crate::units::Seconds;
 
@@ -39,7 +40,7 @@ pub(super) fn fleet(places: &[(u32, u32)]) -> Vec<Destination> {
 
 /// All ready, nothing in flight.
 pub(super) fn ready(n: usize) -> Vec<DestinationState> {
-    vec![DestinationState { availability: Availability::Ready, backlog: Seconds::ZERO, inflight: 0 }; n]
+    vec![DestinationState::idle(); n]
 }
 
 /// Each request to the legal destination of the best predicted quality, the first of equals.
@@ -101,6 +102,7 @@ pub(super) fn planner_params() -> PlannerParams {
         },
         gather: true,
         weights: Weights::EQUAL,
+        completion: CompletionModel::Slots,
     }
 }
 

@@ -63,10 +63,10 @@ impl Problem {
         for item in batch {
             check_prediction(item.prediction, m)?;
             for (d, destination, state) in context.iter() {
-                let usage = Usage::new(item, d, destination);
+                let usage = Usage::new(item, (d, destination, state));
                 tables.quality_loss.push(1.0 - item.prediction.quality[d.idx()].get());
                 tables.cost_usd.push(usage.cost().get());
-                tables.energy_j.push(usage.energy(models.energy, state).get());
+                tables.energy_j.push(usage.energy(models.energy).get());
                 tables.service_s.push(usage.service().get());
                 tables.transfer_s.push(usage.transfer().get());
                 tables.legal.push(item.legal.contains(d));
@@ -92,6 +92,7 @@ impl Problem {
 /// What request r would use of destination d.
 struct Usage<'a> {
     destination: &'a Destination,
+    state: &'a DestinationState,
     prompt: Tokens,
     completion: Tokens,
     up: Bytes,
@@ -99,10 +100,14 @@ struct Usage<'a> {
 }
 
 impl<'a> Usage<'a> {
-    fn new(item: &BatchItem<'_>, d: DestinationOrd, destination: &'a Destination) -> Self {
+    fn new(
+        item: &BatchItem<'_>,
+        (d, destination, state): (DestinationOrd, &'a Destination, &'a DestinationState),
+    ) -> Self {
         let completion = item.request.completion(item.prediction.completion_tokens[d.idx()]);
         Self {
             destination,
+            state,
             prompt: item.request.prompt_tokens,
             completion,
             up: item.request.upload,
@@ -117,9 +122,16 @@ impl<'a> Usage<'a> {
         self.destination.price.charge(self.prompt, self.completion) + transfer
     }
 
-    /// Alone on the endpoint: prompt and completion tokens at the calibrated single-request speeds.
+    /// Alone on the endpoint: prompt and completion tokens at the single-request speeds of the moment, and before
+    /// them the loading of the model where it is not loaded.
     fn service(&self) -> Seconds {
-        self.destination.throughput.service_time(self.prompt, self.completion)
+        self.running() + self.state.warm_up
+    }
+
+    /// The same once the model is loaded.
+    fn running(&self) -> Seconds {
+        let alone = self.destination.throughput.service_time(self.prompt, self.completion);
+        Seconds(alone.0 / self.state.pace)
     }
 
     fn transfer(&self) -> Seconds {
@@ -127,13 +139,16 @@ impl<'a> Usage<'a> {
     }
 
     /// Eq. 3: inference plus transfer.
-    fn energy(&self, model: EnergyModel, state: &DestinationState) -> Joules {
+    fn energy(&self, model: EnergyModel) -> Joules {
         let power = &self.destination.power;
         let inference = match model {
             EnergyModel::Paper => power.active().over(self.service()),
             EnergyModel::Marginal => {
                 let above_idle = (power.active() - power.idle).max(Watts::ZERO);
-                Joules(above_idle.over(self.service()).get() / speedup_with_one_more(self.destination, state))
+                Joules(
+                    above_idle.over(self.service()).get()
+                        / speedup_with_one_more(self.destination, self.state),
+                )
             }
         };
         inference + self.destination.network.transfer_energy(self.up, self.down)

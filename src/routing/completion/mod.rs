@@ -1,5 +1,7 @@
-//! Completion time, model `fifo` (Eq. 4): first in, first out, cumulative work divided by the batch
-//! speed-up, never below a request's own service time.
+//! Completion time. Here model `fifo` (Eq. 4): first in, first out, cumulative work divided by the batch
+//! speed-up, never below a request's own service time. Model `slots`: [`slots`].
+
+pub mod slots;
 
 use crate::domain::DestinationOrd;
 use crate::routing::problem::{DestinationLoad, Problem};

@@ -1,0 +1,127 @@
+//! Figures by hand.
+
+use super::*;
+
+const GIVEN: Given = Given { prefill: true, decode: true, batch_speedup: true, max_concurrency: true };
+
+/// 1,000 and 100 tokens a second, four slots, a = (4/2 − 1)/3 = 1/3.
+fn reference() -> Throughput {
+    Throughput {
+        prefill: TokensPerSec(1_000.0),
+        decode: TokensPerSec(100.0),
+        batch_speedup: 2.0,
+        max_concurrency: 4,
+    }
+}
+
+fn alone(prefill_tps: f64, decode_tps: f64) -> Sample {
+    Sample {
+        prompt: Some((Tokens(500.0), Seconds(500.0 / prefill_tps))),
+        completion: Some((Tokens(100.0), Seconds(100.0 / decode_tps))),
+        company: 1.0,
+        counted_prompt: None,
+        counted_completion: None,
+    }
+}
+
+#[test]
+fn until_something_is_measured_the_reference_stands() {
+    let reading = SpeedEstimator::new(reference(), GIVEN).reading(Seconds(1e6));
+    assert_eq!(reading.applied_to(&reference()), reference());
+    assert!(!reading.decode.is_live() && !reading.decode.is_stale() && reading.decode.samples == 0);
+}
+
+#[test]
+fn figures_follow_what_is_measured() {
+    let mut estimator = SpeedEstimator::new(reference(), Given::default());
+    for second in 0..20 {
+        estimator.observe(Seconds(f64::from(second)), &alone(250.0, 40.0));
+    }
+    let reading = estimator.reading(Seconds(20.0));
+    assert!((reading.prefill.value / 250.0 - 1.0).abs() < 0.02, "{reading:?}");
+    assert!((reading.decode.value / 40.0 - 1.0).abs() < 0.02, "{reading:?}");
+    assert!((reading.decode.drift / 0.4 - 1.0).abs() < 0.02);
+    assert_eq!((reading.decode.samples, reading.decode.age), (20, Some(Seconds(1.0))));
+    // All of them were alone.
+    assert_eq!((reading.batch_speedup.samples, reading.batch_speedup.value), (0, 2.0));
+    assert!((estimator.token_time(1.0).0 * 40.0 - 1.0).abs() < 0.02);
+    assert!((estimator.prefill_time(Tokens(500.0)).0 / 2.0 - 1.0).abs() < 0.02);
+}
+
+#[test]
+fn company_tells_of_the_speedup() {
+    let mut estimator = SpeedEstimator::new(reference(), Given::default());
+    // Truth: 100 tokens a second alone and a = 1, which is no speed-up at all.
+    for (second, company) in [1.0, 4.0, 2.0, 4.0, 3.0].repeat(10).into_iter().enumerate() {
+        let completion = Some((Tokens(100.0), Seconds(company)));
+        estimator.observe(
+            Seconds(second as f64),
+            &Sample { prompt: None, completion, company, ..alone(1.0, 1.0) },
+        );
+    }
+    let speedup = estimator.reading(Seconds(50.0)).batch_speedup;
+    assert!((speedup.value - 1.0).abs() < 0.05, "{speedup:?}");
+    assert_eq!(speedup.samples, 40);
+}
+
+#[test]
+fn drift_is_bounded_flagged_and_forgotten_with_age() {
+    let mut estimator = SpeedEstimator::new(reference(), GIVEN);
+    for second in 0..100 {
+        estimator.observe(Seconds(f64::from(second)), &alone(1_000.0, 1.0));
+    }
+    let decode = estimator.reading(Seconds(100.0)).decode;
+    assert!((decode.value - 25.0).abs() < 1e-6, "no further than a quarter: {decode:?}");
+    assert!(decode.has_drifted() && decode.is_live());
+    assert!(!estimator.reading(Seconds(100.0)).prefill.has_drifted());
+    // A configured figure is in force again, a mere default is not.
+    let later = Seconds(100.0 + STALE_AFTER.0);
+    let decode = estimator.reading(later).decode;
+    assert!(decode.is_stale() && !decode.is_live() && !decode.has_drifted());
+    assert!((decode.value - 100.0).abs() < 1e-9);
+    let mut guessed = SpeedEstimator::new(reference(), Given::default());
+    (0..100).for_each(|second| guessed.observe(Seconds(f64::from(second)), &alone(1_000.0, 1.0)));
+    let decode = guessed.reading(later).decode;
+    assert!(decode.is_stale() && decode.is_live() && (decode.value - 1.0).abs() < 0.02, "{decode:?}");
+}
+
+#[test]
+fn plans_count_in_expected_tokens() {
+    let mut estimator = SpeedEstimator::new(reference(), GIVEN);
+    for second in 0..30 {
+        let sample = Sample {
+            counted_prompt: Some((Tokens(750.0), Tokens(500.0))),
+            counted_completion: Some((Tokens(50.0), Tokens(100.0))),
+            ..alone(1_000.0, 100.0)
+        };
+        estimator.observe(Seconds(f64::from(second)), &sample);
+    }
+    let reading = estimator.reading(Seconds(30.0));
+    assert!((reading.prompt_ratio.value / 1.5 - 1.0).abs() < 0.02, "{reading:?}");
+    assert!((reading.prefill.value / 1_000.0 - 1.0).abs() < 0.02, "{reading:?}");
+    let applied = reading.applied_to(&reference());
+    assert!((applied.prefill.0 / (1_000.0 / 1.5) - 1.0).abs() < 0.02, "{applied:?}");
+    assert!((applied.decode.0 / 200.0 - 1.0).abs() < 0.02, "{applied:?}");
+}
+
+#[test]
+fn what_is_too_small_says_nothing() {
+    let mut estimator = SpeedEstimator::new(reference(), Given::default());
+    for sample in [
+        Sample {
+            prompt: Some((Tokens(8.0), Seconds(1.0))),
+            completion: Some((Tokens(2.0), Seconds(9.0))),
+            company: 1.0,
+            ..alone(1.0, 1.0)
+        },
+        Sample {
+            prompt: Some((Tokens(500.0), Seconds(-0.1))),
+            completion: Some((Tokens(50.0), Seconds(0.0))),
+            company: 1.0,
+            ..alone(1.0, 1.0)
+        },
+    ] {
+        estimator.observe(Seconds(1.0), &sample);
+    }
+    assert_eq!(estimator.reading(Seconds(1.0)).applied_to(&reference()), reference());
+}

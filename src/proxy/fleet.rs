@@ -1,0 +1,51 @@
+//! The fleet as `/admin/v1/destinations` shows it: figures in force with source and age, and what is there now.
+
+use serde_json::{Map, Value, json};
+
+use crate::domain::{Availability, DestinationState};
+use crate::profiler::view::{DestinationReport, FigureReport};
+
+/// What is known of one destination.
+pub(super) struct Shown<'a> {
+    pub(super) report: &'a DestinationReport,
+    pub(super) availability: Option<&'a Availability>,
+    pub(super) state: Option<&'a DestinationState>,
+}
+
+impl Shown<'_> {
+    /// As JSON.
+    pub(super) fn to_json(&self) -> Value {
+        let DestinationReport { destination: d, moment, load, figures } = self.report;
+        let figures: Map<String, Value> =
+            figures.iter().map(|(name, figure)| ((*name).to_owned(), figure_json(figure))).collect();
+        json!({
+            "id": d.id.as_str(),
+            "node": &*d.node,
+            "class": d.class.as_str(),
+            "model": &*d.model,
+            "state": self.availability.map(|state| state.as_str()),
+            "max_concurrency": d.throughput.max_concurrency,
+            "max_inflight": d.max_inflight,
+            "figures": figures,
+            "pace": moment.pace,
+            "inflight": self.state.map(|state| state.inflight),
+            "backlog_s": self.state.map(|state| state.backlog.0),
+            "running_elsewhere": moment.elsewhere.running,
+            "waiting_elsewhere": moment.elsewhere.queued,
+            "loaded": load.map(|load| load.is_loaded),
+            "loading": load.map(|load| load.loading_since.is_some()),
+            "load_s": load.and_then(|load| load.is_loaded.map(|_| load.load.0)),
+        })
+    }
+}
+
+fn figure_json(figure: &FigureReport) -> Value {
+    json!({
+        "value": figure.value,
+        "source": figure.source.as_str(),
+        "age_s": figure.age.map(|age| age.0),
+        "samples": figure.samples,
+        "drift": figure.drift,
+        "stale": figure.is_stale,
+    })
+}
