@@ -1,5 +1,6 @@
 //! The composition root: a configuration becomes a running router, and ends in order.
 
+pub mod agent;
 mod edge;
 mod profilers;
 
@@ -15,10 +16,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use crate::config::{Config, EndpointConfig, ResponseModel};
-use crate::domain::Destination;
+use crate::config::{Config, EndpointConfig, NodeConfig, ResponseModel};
+use crate::domain::{Availability, Destination};
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::planning::{PlanParams, PlannerParams};
+use crate::profiler::power::{NodePower, PowerProfiler};
 use crate::profiler::quality::{
     DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
 };
@@ -27,7 +29,7 @@ use crate::proxy::readiness::Readiness;
 use crate::proxy::server::{Listener, Shutdown};
 use crate::proxy::{Api, ApiParams, server, stack};
 use crate::request_manager::admission::{ModelDirectory, VirtualModel};
-use crate::request_manager::{RequestManager, ServeLimits, World};
+use crate::request_manager::{RequestManager, ServeLimits};
 use crate::routing::{
     CompletionModel, CostModels, PolicyKind, PolicyParams, RoutingPolicy, TimeTerm, for_kind,
 };
@@ -47,6 +49,7 @@ pub struct App {
     admin_listener: Listener,
     api: Api,
     admin: Admin,
+    power: PowerProfiler,
     tasks: TaskTracker,
     drain_limit: Duration,
     stop: CancellationToken,
@@ -80,11 +83,8 @@ impl App {
             quality,
         };
         let (scheduler, scheduler_task) = Scheduler::new(params, policy, fleet, &registry)?;
-        let loads = profilers.engines.loads().clone();
-        let paths = profilers.paths.clone();
-        let speeds = profilers.speeds.clone();
-        let world =
-            World { pool: Arc::clone(&pool), health: health.clone(), speeds, loads: loads.clone(), paths };
+        let (power, meters) = PowerProfiler::new(node_power(&config), &destinations, &registry)?;
+        let world = profilers.world(&pool, &power);
         let (stop, force) = (CancellationToken::new(), CancellationToken::new());
         let give_up = force.child_token();
         let limits = ServeLimits { max_attempts: config.limits.max_attempts, give_up: give_up.clone() };
@@ -94,20 +94,15 @@ impl App {
         tasks.spawn(stop_aware(give_up.clone(), scheduler_task));
         tasks.spawn(stop_aware(force.clone(), viewer.clone().run()));
         health.probe_all().await;
-        for ((_, spec), state) in pool.iter().zip(health.states().iter()) {
-            if !state.takes_work() {
-                warn!(
-                    endpoint = spec.name,
-                    state = state.as_str(),
-                    "not ready yet: is its server running at its url?"
-                );
-            }
-        }
+        warn_of_absent(&pool, &health.states());
         for (endpoint, _) in pool.iter() {
             tasks.spawn(stop_aware(force.clone(), profilers.clone().watch_endpoint(endpoint)));
         }
         tasks.spawn(stop_aware(force.clone(), profilers.watch_paths()));
         let readiness = Readiness { health, draining: stop.clone() };
+        for meter in meters {
+            tasks.spawn(stop_aware(force.clone(), meter.run()));
+        }
         let api = Api::new(ApiParams {
             manager,
             directory: ModelDirectory::new(&destinations, virtual_models(&config)),
@@ -128,7 +123,7 @@ impl App {
             "listening"
         );
         let drain_limit = config.limits.drain;
-        Ok(Self { listener, admin_listener, api, admin, tasks, drain_limit, stop, give_up, force })
+        Ok(Self { listener, admin_listener, api, admin, power, tasks, drain_limit, stop, give_up, force })
     }
 
     /// Addresses of the API and of the admin listener.
@@ -169,7 +164,8 @@ impl App {
     /// # Errors
     /// When the admin listener's task failed.
     pub async fn serve(self) -> anyhow::Result<()> {
-        let Self { listener, admin_listener, api, admin, tasks, drain_limit, stop, give_up, force } = self;
+        let Self { listener, admin_listener, api, admin, power, tasks, drain_limit, stop, give_up, force } =
+            self;
         let admin_stop = CancellationToken::new();
         let ends_with = |stop: &CancellationToken| Shutdown { stop: stop.clone(), force: force.clone() };
         let main = server::serve(listener, stack::wrap(api), ends_with(&stop));
@@ -194,6 +190,7 @@ impl App {
                 main.await;
             }
         }
+        power.settle_all();
         force.cancel();
         admin_stop.cancel();
         side.await?;
@@ -250,6 +247,18 @@ impl Signals {
     }
 }
 
+fn warn_of_absent(pool: &EndpointPool, states: &[Availability]) {
+    for ((_, spec), state) in pool.iter().zip(states) {
+        if !state.takes_work() {
+            warn!(
+                endpoint = spec.name,
+                state = state.as_str(),
+                "not ready yet: is its server running at its url?"
+            );
+        }
+    }
+}
+
 async fn stop_aware(stop: CancellationToken, task: impl Future<Output = ()>) {
     tokio::select! {
         () = task => {}
@@ -295,6 +304,15 @@ fn timeouts(config: &Config) -> Timeouts {
         commit_after: t.commit_after,
         load: t.load,
     }
+}
+
+fn node_power(config: &Config) -> Vec<NodePower> {
+    let convert = |node: &NodeConfig| NodePower {
+        name: Arc::clone(&node.name),
+        sources: node.power_sources.clone(),
+        configured: node.power,
+    };
+    config.fleet.nodes.iter().map(convert).collect()
 }
 
 fn start_quality(

@@ -41,7 +41,7 @@ fn lint(metrics: &Metrics) -> Vec<String> {
         for suffix in ["_count", "_sum", "_bucket"] {
             expect(!name.ends_with(suffix), "keeps clear of the suffixes of histograms");
         }
-        for unit in ["milliseconds", "ms", "minutes", "percent", "watts", "kilobytes"] {
+        for unit in ["milliseconds", "ms", "minutes", "percent", "milliwatts", "kilobytes"] {
             expect(!name.split('_').any(|word| word == unit), "is in base units");
         }
         for kind in ["counter", "gauge", "histogram"] {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cema_router::config::{
     Config, ConfigError, Fault, KeyDigest, MAX_FILE_BYTES, NetworkMeasure, PowerSource, ResponseModel,
+    ScrapedMetric,
 };
 use cema_router::domain::{Capabilities, NodeClass, TransferEnergy, Weights};
 use cema_router::endpoint::EndpointKind;
@@ -305,17 +306,24 @@ mod accepted {
     }
 
     #[test]
-    fn power_sources_are_of_two_kinds() {
-        let power =
-            |source: &str| edited("- endpoints", &format!("- power: {{source: {source}}}\n    endpoints"));
-        let config = parse(&power("{nvml: 1}")).unwrap();
-        assert_eq!(config.fleet.nodes[0].power_source, Some(PowerSource::Nvml { index: 1 }));
-        let config = parse(&power("{scrape: 'http://h:9400/metrics', metric: W, scale: 0.001}")).unwrap();
-        let Some(PowerSource::Scrape { url, metric, scale }) = &config.fleet.nodes[0].power_source else {
-            panic!("{:?}", config.fleet.nodes[0])
+    fn power_sources_are_of_two_kinds_one_or_several_in_order() {
+        let sources = |source: &str| {
+            let text = edited("- endpoints", &format!("- power: {{source: {source}}}\n    endpoints"));
+            parse(&text).unwrap().fleet.nodes[0].power_sources.clone()
         };
-        assert_eq!((url.to_string().as_str(), metric.as_str()), ("http://h:9400/metrics", "W"));
-        assert!((scale - 0.001).abs() < 1e-15);
+        let url = || "http://h:9400/metrics".parse().unwrap();
+        let scraped = |metric| PowerSource::Scrape { url: url(), metric };
+        let metric = |scale| Some(ScrapedMetric { name: "W".to_owned(), scale });
+        assert_eq!(sources("null"), []);
+        assert_eq!(sources("{nvml: 1}"), [PowerSource::Nvml { index: 1, library: None }]);
+        assert_eq!(sources("{scrape: 'http://h:9400/metrics'}"), [scraped(None)]);
+        assert_eq!(sources("{scrape: 'http://h:9400/metrics', metric: W}"), [scraped(metric(None))]);
+        assert_eq!(
+            sources(
+                "[{nvml: 0, library: /lib/l.so}, {scrape: 'http://h:9400/metrics', metric: W, scale: 0.001}]"
+            ),
+            [PowerSource::Nvml { index: 0, library: Some("/lib/l.so".into()) }, scraped(metric(Some(0.001)))]
+        );
     }
 
     #[test]
@@ -689,12 +697,20 @@ mod faults {
         for source in ["{}", "{nvml: 0, scrape: 'http://h/metrics', metric: w}"] {
             let fault = fault(&node(&format!("power: {{source: {source}}}")));
             assert_eq!((fault.line, fault.path.as_str()), (3, "nodes[0].power.source"), "{source}");
-            assert!(fault.allowed.unwrap().contains("{nvml: 0}"));
+            assert!(fault.allowed.unwrap().contains("{nvml: 0}"), "{source}");
         }
         assert_eq!(
-            fault(&node("power: {source: {scrape: 'http://h/m'}}")).path,
+            fault(&node("power: {source: {scrape: 'http://h/m', scale: 2}}")).path,
             "nodes[0].power.source.metric"
         );
+        assert_eq!(
+            fault(&node("power: {source: {scrape: 'http://h/m', library: /l.so}}")).path,
+            "nodes[0].power.source.library"
+        );
+        assert_eq!(fault(&node("power: {source: []}")).path, "nodes[0].power.source");
+        assert_eq!(fault(&node("power: {source: [{nvml: 0}, {}]}")).path, "nodes[0].power.source[1]");
+        let nine = format!("power: {{source: [{}]}}", ["{nvml: 0}"; 9].join(", "));
+        assert_eq!(fault(&node(&nine)).problem, "9 sources");
         assert_eq!(fault(&node("power: {source: {nvml: 0, scale: 2}}")).path, "nodes[0].power.source.scale");
         let metric = fault(&node("power: {source: {scrape: 'http://h/m', metric: 9w}}"));
         assert_eq!(metric.problem, "not a metric name");

@@ -10,17 +10,15 @@
 mod support;
 
 use std::net::SocketAddr;
-use std::process::Stdio;
 use std::sync::Arc;
 
 use support::answers::{DONE_EVENT, chat, chunk, delta_event, finish_event, last_chunk, stream_head};
 use support::app::{CHAT, Router, ask, ask_stream, llm, node};
 use support::fake_endpoint::{FakeEndpoint, Step};
 use support::in_time;
+use support::process::Process;
 use support::raw_client::RawClient;
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::TcpStream;
-use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::Semaphore;
 
 /// An endpoint that streams one word, and the rest once its gate is opened.
@@ -192,10 +190,9 @@ async fn a_connection_kept_alive_is_told_to_close() {
     router.ended().await;
 }
 
-/// The binary itself, its log as JSON lines.
+/// The binary itself, serving.
 struct Served {
-    process: Child,
-    log: Lines<BufReader<ChildStderr>>,
+    process: Process,
     api: SocketAddr,
     admin: SocketAddr,
     _folder: tempfile::TempDir,
@@ -216,42 +213,19 @@ impl Served {
         let config = folder.path().join("config.yaml");
         let text = format!("listen: 127.0.0.1:0\nadmin_listen: 127.0.0.1:0\n{sections}");
         std::fs::write(&config, text).unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_cema-router"))
-            .args(["serve", "--log-format", "json", "--config"])
-            .arg(&config)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let log = BufReader::new(process.stderr.take().unwrap()).lines();
-        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut served = Self { process, log, api: nowhere, admin: nowhere, _folder: folder };
-        let listening = served.logged("listening").await;
+        let mut process = Process::start(&["serve", "--config", config.to_str().unwrap()]);
+        let listening = process.logged("listening").await;
         let address = |name: &str| listening[name].as_str().unwrap().parse().unwrap();
-        (served.api, served.admin) = (address("listen"), address("admin"));
-        served
+        let (api, admin) = (address("listen"), address("admin"));
+        Self { process, api, admin, _folder: folder }
     }
 
-    /// The next log line with this message.
-    async fn logged(&mut self, message: &str) -> serde_json::Value {
-        in_time(message, async {
-            while let Some(line) = self.log.next_line().await.unwrap() {
-                let mut line: serde_json::Value = serde_json::from_str(&line).unwrap();
-                let fields = if line["fields"].is_object() { line["fields"].take() } else { line };
-                if fields["message"].as_str().is_some_and(|text| text.starts_with(message)) {
-                    return fields;
-                }
-            }
-            panic!("the log ended without `{message}`");
-        })
-        .await
+    async fn logged(&mut self, message: &str) {
+        self.process.logged(message).await;
     }
 
     async fn signal(&self, name: &str) {
-        let pid = self.process.id().unwrap().to_string();
-        let status = Command::new("kill").args(["-s", name, &pid]).status().await.unwrap();
-        assert!(status.success());
+        self.process.signal(name).await;
     }
 }
 
@@ -266,7 +240,7 @@ async fn the_binary_drains_on_a_signal() {
         refuses_connections(served.api).await;
         gate.add_permits(1);
         finish_stream(stream).await;
-        let status = in_time("the process to end", served.process.wait()).await.unwrap();
+        let status = served.process.ended().await;
         assert!(status.success(), "{signal}: {status}");
     }
 }
@@ -279,7 +253,7 @@ async fn the_binary_ends_at_a_second_signal() {
     served.signal("TERM").await;
     served.logged("draining").await;
     served.signal("TERM").await;
-    let status = in_time("the process to end", served.process.wait()).await.unwrap();
+    let status = served.process.ended().await;
     assert!(status.success(), "{status}");
     is_cut(&mut stream).await;
 }
@@ -327,7 +301,7 @@ async fn an_open_window_a_queue_and_streams_are_finished_before_the_binary_ends(
     for mut client in waiting {
         assert_eq!(client.answer().await.head.status(), 200);
     }
-    let status = in_time("the process to end", served.process.wait()).await.unwrap();
+    let status = served.process.ended().await;
     assert!(status.success(), "{status}");
     assert_eq!((streams.posts().len(), busy.posts().len()), (3, 16));
 }

@@ -1,6 +1,11 @@
 //! The request monitor over real sockets: an endpoint that becomes slow loses work while its streams run, and gets it
 //! back; figures are learnt from what endpoints do and shown with where they come from.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on must fail")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on must fail"
+)]
 
 #[expect(dead_code, reason = "shared by all socket tests")]
 mod support;

@@ -10,8 +10,10 @@ use crate::endpoint::EndpointPool;
 use crate::profiler::engine::EngineProfiler;
 use crate::profiler::network::{NetworkProfiler, NodePath};
 use crate::profiler::node::{FleetHealth, HealthParams};
+use crate::profiler::power::PowerProfiler;
 use crate::profiler::speed::SpeedProfiler;
 use crate::profiler::view::{Sources, Viewer};
+use crate::request_manager::World;
 
 /// The profilers of a fleet; none does anything yet. Clones share them.
 #[derive(Debug, Clone)]
@@ -38,6 +40,18 @@ impl Profilers {
         let paths = NetworkProfiler::new(Arc::clone(pool), paths, seed, registry)?;
         let speeds = SpeedProfiler::new(destinations, &config.fleet.given, registry)?;
         Ok(Self { health, engines, paths, speeds, n_nodes })
+    }
+
+    /// The endpoints with what is known of them, for those who send requests there.
+    pub(super) fn world(&self, pool: &Arc<EndpointPool>, power: &PowerProfiler) -> World {
+        World {
+            pool: Arc::clone(pool),
+            health: self.health.clone(),
+            speeds: self.speeds.clone(),
+            power: power.clone(),
+            loads: self.engines.loads().clone(),
+            paths: self.paths.clone(),
+        }
     }
 
     /// Composes of what all of them measure the view that plans are made with.

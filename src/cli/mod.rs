@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand.
 
+pub mod agent;
 pub mod check_config;
 pub mod quality;
 pub mod serve;
@@ -33,6 +34,8 @@ enum Command {
     Simulate(Box<simulate::SimulateArgs>),
     /// Fill the quality store and show what it holds.
     Quality(quality::QualityArgs),
+    // Its own documentation is the help text.
+    Agent(agent::AgentArgs),
 }
 
 impl Cli {
@@ -47,6 +50,7 @@ impl Cli {
             Command::Solve(args) => solve::run(args),
             Command::Simulate(args) => simulate::run(args),
             Command::Quality(args) => quality::run(args),
+            Command::Agent(args) => agent::run(args),
         }
     }
 }

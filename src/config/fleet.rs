@@ -9,7 +9,7 @@ use super::name::plain_name;
 use super::node::{NodeConfig, read_network, read_power};
 use super::reader::{Field, Section};
 use super::secret::Secret;
-use crate::domain::destination::{Destination, DestinationId, EndpointOrd, Network, NodeClass, Power};
+use crate::domain::destination::{Destination, DestinationId, EndpointOrd, Network, NodeClass};
 use crate::endpoint::EndpointKind;
 use crate::profiler::speed::Given;
 
@@ -62,7 +62,6 @@ pub(super) struct FleetNames {
 /// What a node says of itself, handed down to its destinations.
 struct Machine {
     config: NodeConfig,
-    power: Power,
     network: Network,
 }
 
@@ -109,7 +108,7 @@ impl FleetReader {
         self.names.incomplete |= class == Some(None);
         let class = class.flatten().unwrap_or(NodeClass::Edge);
         let given = s.get("name").map(|field| plain_name(&field));
-        let (power, power_source) = s.section("power", |s| read_power(s, class));
+        let (power, power_sources) = s.section("power", |s| read_power(s, class));
         let (network, measure) = s.section("network", |s| read_network(s, class));
         let endpoints =
             s.require("endpoints", ALLOWED_ENDPOINTS).map(|field| field.filled_list(ALLOWED_ENDPOINTS));
@@ -118,8 +117,8 @@ impl FleetReader {
         if !name.is_empty() && self.fleet.nodes.iter().any(|node| node.name == name) {
             s.fault("name", format!("another node is called `{name}`"), "a name of its own for each node");
         }
-        let config = NodeConfig { name, class, power_source, measure };
-        let machine = Machine { config, power, network };
+        let config = NodeConfig { name, class, power_sources, power, measure };
+        let machine = Machine { config, network };
         self.names.classes.insert(class);
         self.names.incomplete |= endpoints.is_empty();
         for endpoint in endpoints {
@@ -172,7 +171,7 @@ impl FleetReader {
     }
 
     fn read_destination(&mut self, s: &mut Section<'_>, server: &Server<'_>) -> Option<Model> {
-        let Machine { config, power, network } = server.machine;
+        let Machine { config, network } = server.machine;
         let model = read_model(s, server.kind, config.class)?;
         self.names.models.insert(Arc::clone(&model.name));
         let id = DestinationId::new(&config.name, server.name.as_deref(), &model.name);
@@ -195,7 +194,7 @@ impl FleetReader {
             price: model.price,
             throughput: model.throughput,
             network: *network,
-            power: *power,
+            power: config.power,
             quality_prior: model.quality_prior,
             max_inflight: server.max_inflight_of(&model),
         });

@@ -35,7 +35,7 @@ pub use auth::{ApiKeyConfig, AuthConfig};
 pub use fault::{ConfigError, Fault};
 pub use fleet::{EndpointConfig, FleetConfig};
 pub use limits::{Limits, ResponseModel, Timeouts};
-pub use node::{NetworkMeasure, NodeConfig, PowerSource};
+pub use node::{NetworkMeasure, NodeConfig};
 pub use routing::{EmbedderConfig, QualityConfig, RoutingConfig};
 pub use scenario::{Scenario, ShippedTrace, UnirouteErrors};
 pub use secret::{KeyDigest, Secret};
@@ -46,6 +46,8 @@ pub use virtual_model::VirtualModel;
 use self::reader::{Field, Report, Section};
 use crate::planning::params::{WindowClose, WindowParams};
 use crate::profiler::node::{BreakerParams, CoolingParams};
+
+pub use crate::profiler::power::{PowerSource, ScrapedMetric};
 
 /// A whole configuration. One that exists is valid.
 #[derive(Debug, Clone, PartialEq)]

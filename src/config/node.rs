@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use http::Uri;
-
 use super::address::absolute_url;
 use super::reader::{Field, Section};
 use crate::domain::destination::{Network, NodeClass, Power, TransferEnergy};
 use crate::domain::named::named_enum;
+use crate::profiler::power::{PowerSource, ScrapedMetric};
 use crate::units::{BytesPerSec, Joules, Seconds, Watts};
 
 /// `nodes[]`: one machine.
@@ -17,29 +16,13 @@ pub struct NodeConfig {
     pub name: Arc<str>,
     /// `class`; default `edge`.
     pub class: NodeClass,
-    /// `power.source`: where measured power comes from; `None` = the configured watts are all there is.
-    pub power_source: Option<PowerSource>,
+    /// `power.source`: where measured power comes from, one or a list in order of preference, 8 at most; empty =
+    /// the configured watts are all there is.
+    pub power_sources: Vec<PowerSource>,
+    /// `power`: the configured watts.
+    pub power: Power,
     /// `network.measure`; default `auto`.
     pub measure: NetworkMeasure,
-}
-
-/// `power.source`: a meter of the node's power.
-#[derive(Debug, Clone, PartialEq)]
-pub enum PowerSource {
-    /// `{scrape: URL, metric: NAME, scale: 1}`: a Prometheus exporter.
-    Scrape {
-        /// The exporter's metrics page.
-        url: Uri,
-        /// Name of the metric; samples of several boards are added up.
-        metric: String,
-        /// Factor that turns a sample into watts, above 0; default 1.
-        scale: f64,
-    },
-    /// `{nvml: N}`: board N of the router's own host.
-    Nvml {
-        /// The board's NVML index.
-        index: u32,
-    },
 }
 
 named_enum! {
@@ -78,7 +61,7 @@ const IDLE_SHARE: f64 = 0.2;
 
 /// Reads `power`: `board_watts` 0.1 to 100000 (default 300 cloud, 65 edge), `utilisation` 0.01 to 1 (0.8),
 /// `idle_watts` up to `board_watts × utilisation` (a fifth of the board's), `source` (none).
-pub(super) fn read_power(s: &mut Section<'_>, class: NodeClass) -> (Power, Option<PowerSource>) {
+pub(super) fn read_power(s: &mut Section<'_>, class: NodeClass) -> (Power, Vec<PowerSource>) {
     let faults_before = s.fault_count();
     let board = s.float("board_watts", 0.1..=100_000.0, class_defaults(class).board_watts);
     let utilisation = s.float("utilisation", 0.01..=1.0, 0.8);
@@ -89,35 +72,49 @@ pub(super) fn read_power(s: &mut Section<'_>, class: NodeClass) -> (Power, Optio
         let problem = "more than the node draws while serving";
         s.fault("idle_watts", problem, &format!("0 to board_watts × utilisation = {}", power.active().get()));
     }
-    let source = s.get("source").and_then(|field| read_source(&field));
-    (power, source)
+    (power, s.get("source").map_or_else(Vec::new, |field| read_sources(&field)))
 }
 
 /// What `power.source` may be.
-const ALLOWED_SOURCE: &str = "{scrape: URL, metric: NAME, scale: 1} or {nvml: 0}";
+const ALLOWED_SOURCE: &str = "{scrape: URL} with or without `metric` and `scale`, {nvml: 0} with or without `library`, or a list of these";
+/// Most sources of one node.
+const SOURCES_MAX: usize = 8;
+
+fn read_sources(field: &Field<'_>) -> Vec<PowerSource> {
+    let fields = if field.is_list() { field.filled_list(ALLOWED_SOURCE) } else { vec![field.clone()] };
+    if fields.len() > SOURCES_MAX {
+        field.fault(format!("{} sources", fields.len()), &format!("{SOURCES_MAX} at most"));
+    }
+    fields.iter().filter_map(read_source).collect()
+}
 
 fn read_source(field: &Field<'_>) -> Option<PowerSource> {
     field.section(|s| {
         let index = s.get("nvml").and_then(|field| field.whole(&(0..=63)));
+        let library = s.get("library").and_then(|field| field.path("the path of libnvidia-ml.so.1"));
         let scrape = s.get("scrape").and_then(|field| absolute_url(&field));
         let metric = s.get("metric").and_then(|field| read_metric(&field));
-        let scale = s.float("scale", 1e-12..=1e12, 1.0);
+        let scale = s.get("scale").and_then(|field| field.float(&(1e-12..=1e12), ""));
         match (s.has("nvml"), s.has("scrape")) {
             (true, false) => {
                 for key in ["metric", "scale"].into_iter().filter(|key| s.has(key)) {
                     s.fault(key, "belongs to a scrape source", ALLOWED_SOURCE);
                 }
-                Some(PowerSource::Nvml { index: u32::try_from(index?).ok()? })
+                Some(PowerSource::Nvml { index: u32::try_from(index?).ok()?, library })
             }
             (false, true) => {
-                if !s.has("metric") {
+                if s.has("library") {
+                    s.fault("library", "belongs to an nvml source", ALLOWED_SOURCE);
+                }
+                if s.has("scale") && !s.has("metric") {
                     s.fault(
                         "metric",
-                        "required and missing",
-                        "the name of a metric in watts, or with `scale`",
+                        "required beside `scale` and missing",
+                        "the name of a metric in watts, or of a counter of joules that ends in _total, once scaled",
                     );
                 }
-                Some(PowerSource::Scrape { url: scrape?, metric: metric?, scale })
+                let metric = metric.map(|name| ScrapedMetric { name, scale });
+                Some(PowerSource::Scrape { url: scrape?, metric })
             }
             _ => {
                 field.fault("must have either `scrape` or `nvml`", ALLOWED_SOURCE);

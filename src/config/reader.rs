@@ -134,6 +134,11 @@ impl<'a> Field<'a> {
         Some(value)
     }
 
+    /// Whether it is a list.
+    pub(super) fn is_list(&self) -> bool {
+        matches!(self.node.value, Value::Sequence(_))
+    }
+
     /// The items of a list; faults name them by index from 0.
     pub(super) fn items(&self, allowed: &str) -> Vec<Self> {
         let Value::Sequence(items) = &self.node.value else {

@@ -15,6 +15,7 @@ pub mod dialect;
 pub mod echo;
 pub mod event_filter;
 pub mod meter;
+pub mod page;
 pub mod retry_after;
 pub mod sse;
 pub mod upstream_error;

@@ -146,15 +146,7 @@ impl EndpointPool {
         tcp.set_connect_timeout(Some(timeouts.connect));
         tcp.set_keepalive(Some(Duration::from_secs(60)));
         let needs_tls = endpoints.iter().any(|e| e.scheme == Scheme::HTTPS);
-        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-        let tls = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(std::io::Error::other)?;
-        let tls = if needs_tls {
-            tls.with_native_roots()?.with_no_client_auth()
-        } else {
-            tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
-        };
+        let tls = tls_config(needs_tls)?;
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(tls.clone())
             .https_or_http()
@@ -331,6 +323,22 @@ impl Endpoint {
     fn path_of(&self, call: ApiCall) -> Uri {
         self.paths[call as usize].clone()
     }
+}
+
+/// What TLS towards servers takes; the system's certificates are read only where they are needed.
+///
+/// # Errors
+/// When they are needed and cannot be read.
+pub(super) fn tls_config(needs_certificates: bool) -> std::io::Result<rustls::ClientConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(std::io::Error::other)?;
+    Ok(if needs_certificates {
+        tls.with_native_roots()?.with_no_client_auth()
+    } else {
+        tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
+    })
 }
 
 fn answered(

@@ -4,6 +4,7 @@ pub mod engine;
 pub mod exposition;
 pub mod network;
 pub mod node;
+pub mod power;
 pub mod quality;
 pub mod speed;
 pub mod view;

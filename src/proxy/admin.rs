@@ -52,7 +52,7 @@ impl Admin {
             ));
         }
         match path {
-            "/metrics" => self.metrics(),
+            "/metrics" => metrics(&self.registry),
             "/healthz" => text(StatusCode::OK, "ok\n"),
             "/readyz" => self.readiness.answer(),
             "/admin/v1/destinations" => json_response(StatusCode::OK, self.destinations().to_string()),
@@ -63,13 +63,6 @@ impl Admin {
                     "the admin listener serves /metrics, /healthz, /readyz, /admin/v1/destinations and /admin/v1/decisions/{request_id}",
                 )),
             },
-        }
-    }
-
-    fn metrics(&self) -> Response<ResponseBody> {
-        match TextEncoder::new().encode_to_string(&self.registry.gather()) {
-            Ok(body) => with_type(StatusCode::OK, TEXT_FORMAT, body),
-            Err(error) => error_response(ApiError::internal(format!("metrics cannot be encoded: {error}"))),
         }
     }
 
@@ -113,6 +106,14 @@ impl Admin {
                 error_response(ApiError::internal(format!("the decision cannot be shown: {error}")))
             }
         }
+    }
+}
+
+/// Everything in `registry`, in the text format of Prometheus.
+pub(super) fn metrics(registry: &Registry) -> Response<ResponseBody> {
+    match TextEncoder::new().encode_to_string(&registry.gather()) {
+        Ok(body) => with_type(StatusCode::OK, TEXT_FORMAT, body),
+        Err(error) => error_response(ApiError::internal(format!("metrics cannot be encoded: {error}"))),
     }
 }
 

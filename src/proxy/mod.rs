@@ -4,6 +4,7 @@
 //! for the request manager, [`respond`] turns what comes of it into HTTP.
 
 pub mod admin;
+pub mod agent_page;
 pub mod auth;
 mod body;
 mod calls;

@@ -36,7 +36,6 @@ struct AnsweredAt {
     prompt_tokens: Counter,
     completion_tokens: Counter,
     cost: Counter,
-    energy: Counter,
     predicted_vs_actual: RatiosAt,
 }
 
@@ -251,8 +250,7 @@ impl RequestMetrics {
             finished.execution.map(Seconds::get),
         );
         at.predicted_vs_actual.observe("tokens", dispatch.completion.0, Some(completion.0));
-        if let Some(energy) = finished.energy {
-            at.energy.inc_by(energy.0);
+        if let Some(energy) = finished.modelled_joules() {
             at.predicted_vs_actual.observe("joules", estimate.joules.0, Some(energy.0));
         }
     }
@@ -263,7 +261,6 @@ struct Answered {
     clocks: Clocks,
     tokens: CounterVec,
     cost: CounterVec,
-    energy: CounterVec,
     predicted_vs_actual: HistogramVec,
 }
 
@@ -281,15 +278,10 @@ impl Answered {
                 "Money charged by configured prices for tokens counted (Eq. 2).",
                 &["destination"],
             )?,
-            energy: families.amount(
-                "cema_energy_joules_total",
-                "Energy of answered requests (Eq. 3).",
-                &["destination", "source"],
-            )?,
             predicted_vs_actual: families.histogram(
                 (
                     "cema_predicted_vs_actual_ratio",
-                    "Predicted figure divided by the actual one, of answered requests: seconds from departure to the last byte, completion tokens, joules.",
+                    "Predicted figure divided by the actual one, of answered requests: seconds from departure to the last byte, completion tokens, joules by the model at the tokens counted.",
                 ),
                 &["destination", "quantity"],
                 RATIO_BUCKETS.to_vec(),
@@ -307,7 +299,6 @@ impl Answered {
             prompt_tokens: self.tokens.with_label_values(&[id, "prompt"]),
             completion_tokens: self.tokens.with_label_values(&[id, "completion"]),
             cost: self.cost.with_label_values(&[id]),
-            energy: self.energy.with_label_values(&[id, "modelled"]),
             predicted_vs_actual: RatiosAt(
                 RatiosAt::QUANTITIES
                     .map(|quantity| (quantity, self.predicted_vs_actual.with_label_values(&[id, quantity]))),

@@ -30,6 +30,7 @@ use crate::endpoint::echo::echo_model;
 use crate::profiler::engine::ModelLoads;
 use crate::profiler::network::NetworkProfiler;
 use crate::profiler::node::{Absence, FleetHealth, Leave, UnderWay, Verdict};
+use crate::profiler::power::PowerProfiler;
 use crate::profiler::speed::SpeedProfiler;
 use crate::scheduler::{NoDestination, PlaceError, Placement, Scheduler};
 use crate::units::Seconds;
@@ -152,13 +153,15 @@ pub struct ServeLimits {
     pub give_up: CancellationToken,
 }
 
-/// The endpoints and what is known of them. Clones share both.
+/// The endpoints and what is known of them. Clones share everything.
 #[derive(Debug, Clone)]
 pub struct World {
     /// The way to the endpoints.
     pub pool: Arc<EndpointPool>,
     /// Their health, which outcomes of requests are part of.
     pub health: FleetHealth,
+    /// Their nodes' power, which requests have shares in.
+    pub power: PowerProfiler,
     /// How fast they are.
     pub speeds: SpeedProfiler,
     /// Which of their models are loaded, which first answers are part of.
@@ -247,10 +250,11 @@ impl RequestManager {
             let ord = placement.planned.destination;
             match self.world.health.begin(self.endpoint_of(ord)) {
                 Ok(under_way) => {
-                    record.place(&placement, self.scheduler.destinations(), &self.world.speeds);
+                    record.place(&placement, self.scheduler.destinations(), &self.world);
                     match self.attempt(call, &placement, under_way).await {
                         Ok((answer, under_way)) => return Ok(Answered { placement, answer, under_way }),
                         Err(failure) => {
+                            record.attempt_over();
                             self.note_failed(call, &placement, record.attempts(), &failure);
                             let routing = Box::new(self.routing(&placement, record.attempts()));
                             let may_go_on =

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::World;
 use super::key_budget::KeyUse;
 use super::metrics::RequestMetrics;
 use crate::domain::{Destination, DestinationOrd, RequestEstimate, RoutingRequest, Work};
 use crate::endpoint::answer::Accounts;
-use crate::profiler::speed::{Answered, Expected, Flight, SpeedProfiler};
+use crate::profiler::power::{EnergyShare, ExpectedWork};
+use crate::profiler::speed::{Answered, Expected, Flight};
 use crate::scheduler::Placement;
 use crate::units::{Joules, Seconds, Tokens, Usd};
 
@@ -46,6 +48,7 @@ pub(super) struct Dispatch {
     pub(super) destinations: Arc<[Destination]>,
     pub(super) ord: DestinationOrd,
     pub(super) estimate: RequestEstimate,
+    pub(super) prompt: Tokens,
     pub(super) completion: Tokens,
     pub(super) work: Work,
     pub(super) at: Instant,
@@ -65,6 +68,8 @@ pub(super) struct Record {
     pub(super) stream: bool,
     arrived: Instant,
     dispatch: Option<Dispatch>,
+    /// Of the energy of the node it is at.
+    energy: Option<EnergyShare>,
     attempts: u32,
     first_content: Option<Instant>,
     prompt: Option<Tokens>,
@@ -85,6 +90,7 @@ impl Record {
             stream,
             arrived,
             dispatch: None,
+            energy: None,
             attempts: 0,
             first_content: None,
             prompt: None,
@@ -118,33 +124,42 @@ impl Record {
     }
 
     /// The request goes to a destination.
-    pub(super) fn place(
-        &mut self,
-        placement: &Placement,
-        destinations: &Arc<[Destination]>,
-        speeds: &SpeedProfiler,
-    ) {
+    pub(super) fn place(&mut self, placement: &Placement, destinations: &Arc<[Destination]>, world: &World) {
         self.attempts += 1;
         let planned = &placement.planned;
-        let until = if self.stream { planned.first_content } else { planned.estimate.completion };
+        let estimate = &planned.estimate;
+        let until = if self.stream { planned.first_content } else { estimate.completion };
+        let prompt = self.request.prompt_tokens;
         let expected = Expected {
             wait: (until - planned.network).max(Seconds::ZERO),
-            prompt: self.request.prompt_tokens,
+            prompt,
             completion: planned.completion,
             network: planned.network,
             is_stream: self.stream,
         };
         // What it had elsewhere ends first.
         self.flight = None;
-        self.flight = Some(speeds.begin(planned.destination, expected));
+        self.flight = Some(world.speeds.begin(planned.destination, expected));
+        let expected = ExpectedWork {
+            tokens: prompt + planned.completion,
+            duration: estimate.completion.max(estimate.service),
+        };
+        let id = Arc::clone(&self.request.id);
+        self.energy = Some(world.power.begin(id, planned.destination, expected));
         self.dispatch = Some(Dispatch {
             destinations: Arc::clone(destinations),
             ord: planned.destination,
             estimate: planned.estimate,
+            prompt,
             completion: planned.completion,
             work: planned.work,
             at: Instant::now(),
         });
+    }
+
+    /// The endpoint failed the request before any of its answer was with the client; what it drew it has drawn.
+    pub(super) fn attempt_over(&mut self) {
+        self.energy = None;
     }
 
     /// The endpoint failed a stream that was with the client already.
@@ -202,9 +217,12 @@ impl Record {
             execution: self.dispatch.as_ref().map(|d| Seconds(now.duration_since(d.at).as_secs_f64())),
             prompt: self.prompt,
             completion: self.completion,
-            energy: self.energy(),
         };
         self.metrics.finished(&finished);
+        let modelled = finished.modelled_joules();
+        if let Some(energy) = self.energy.take() {
+            energy.end(finished.tokens(), modelled);
+        }
         if let Some(flight) = self.flight.take()
             && outcome == Outcome::Ok
         {
@@ -215,20 +233,6 @@ impl Record {
         {
             client.charge(cost);
         }
-    }
-
-    /// Energy of the request by its model, at the tokens that were counted: it is proportional to the work.
-    fn energy(&self) -> Option<Joules> {
-        let (dispatch, prompt, completion) = (self.dispatch.as_ref()?, self.prompt?, self.completion?);
-        let share = |actual: Tokens, predicted: Tokens| {
-            if predicted.0 > 0.0 { actual.0 / predicted.0 } else { 1.0 }
-        };
-        let Work { prefill, decode } = dispatch.work;
-        let actual_s = prefill.0 * share(prompt, self.request.prompt_tokens)
-            + decode.0 * share(completion, dispatch.completion);
-        let predicted_s = dispatch.work.total().0;
-        let scale = if predicted_s > 0.0 { actual_s / predicted_s } else { 1.0 };
-        Some(Joules((dispatch.estimate.joules.0 * scale).max(0.0)))
     }
 
     /// What the request cost, whatever became of it. Where an answer did not say how long it was, what was
@@ -262,5 +266,26 @@ pub(super) struct Finished<'a> {
     pub(super) execution: Option<Seconds>,
     pub(super) prompt: Option<Tokens>,
     pub(super) completion: Option<Tokens>,
-    pub(super) energy: Option<Joules>,
+}
+
+impl Finished<'_> {
+    /// Prompt and completion, where they were counted.
+    fn tokens(&self) -> Option<Tokens> {
+        Some(self.prompt? + self.completion?)
+    }
+
+    /// What an answered request drew by Eq. 3. The model's energy is proportional to work, so the estimate is scaled
+    /// to the tokens that were counted.
+    pub(super) fn modelled_joules(&self) -> Option<Joules> {
+        let dispatch = self.dispatch.filter(|_| self.outcome == Outcome::Ok)?;
+        let share = |actual: Tokens, predicted: Tokens| {
+            if predicted.0 > 0.0 { actual.0 / predicted.0 } else { 1.0 }
+        };
+        let Work { prefill, decode } = dispatch.work;
+        let actual_s = prefill.0 * share(self.prompt?, dispatch.prompt)
+            + decode.0 * share(self.completion?, dispatch.completion);
+        let predicted_s = dispatch.work.total().0;
+        let scale = if predicted_s > 0.0 { actual_s / predicted_s } else { 1.0 };
+        Some(Joules((dispatch.estimate.joules.0 * scale).max(0.0)))
+    }
 }

@@ -65,6 +65,7 @@ pub(crate) struct Node {
     kind: &'static str,
     endpoint: String,
     model: String,
+    power: String,
     network: &'static str,
 }
 
@@ -78,6 +79,7 @@ pub(crate) fn node(name: &str, url: impl Into<String>) -> Node {
         kind: "vllm",
         endpoint: String::new(),
         model,
+        power: "{}".to_owned(),
         // Connections that come and go would be in the way of tests that count them.
         network: "{measure: off}",
     }
@@ -125,11 +127,33 @@ impl Node {
         self
     }
 
+    /// Its power, in flow style, such as `{source: {nvml: 0}}`.
+    pub(crate) fn power(mut self, power: &str) -> Self {
+        self.power = power.to_owned();
+        self
+    }
+
     /// Its model, in flow style, in place of `m`.
     pub(crate) fn model(mut self, model: &str) -> Self {
         self.model = model.to_owned();
         self
     }
+}
+
+/// The text of a configuration of `nodes`, on free ports; `sections` are its further top-level sections.
+pub(crate) fn config_text(nodes: &[Node], sections: &str) -> String {
+    let mut text = format!("listen: 127.0.0.1:0\nadmin_listen: 127.0.0.1:0\n{sections}");
+    if !sections.contains("quality: {store") {
+        text.push_str("quality: {store: /nonexistent/quality}\n");
+    }
+    text.push_str("nodes:\n");
+    for Node { name, class, url, kind, endpoint, model, power, network } in nodes {
+        writeln!(text, "  - name: {name}\n    class: {class}\n    power: {power}\n    network: {network}")
+            .unwrap();
+        writeln!(text, "    endpoints:").unwrap();
+        writeln!(text, "      - {{url: \"{url}\", kind: {kind}, models: [{model}]{endpoint}}}").unwrap();
+    }
+    text
 }
 
 /// A running router.
@@ -145,16 +169,7 @@ impl Router {
     /// Starts one over `nodes`; `sections` are further top-level sections of its configuration. Its
     /// endpoints have been probed when this returns.
     pub(crate) async fn start(nodes: &[Node], sections: &str) -> Self {
-        let mut text = format!("listen: 127.0.0.1:0\nadmin_listen: 127.0.0.1:0\n{sections}");
-        if !sections.contains("quality: {store") {
-            text.push_str("quality: {store: /nonexistent/quality}\n");
-        }
-        text.push_str("nodes:\n");
-        for Node { name, class, url, kind, endpoint, model, network } in nodes {
-            writeln!(text, "  - name: {name}\n    class: {class}\n    network: {network}\n    endpoints:")
-                .unwrap();
-            writeln!(text, "      - {{url: \"{url}\", kind: {kind}, models: [{model}]{endpoint}}}").unwrap();
-        }
+        let text = config_text(nodes, sections);
         let env = |name: &str| match name {
             "ENDPOINT_KEY" => Some(ENDPOINT_KEY.to_owned()),
             "CLIENT_KEY" => Some(CLIENT_KEY.to_owned()),
@@ -249,7 +264,8 @@ impl Router {
     }
 }
 
-async fn get(addr: SocketAddr, path: &str) -> Answer {
+/// Gets `path` from whoever listens at `addr`.
+pub(crate) async fn get(addr: SocketAddr, path: &str) -> Answer {
     let mut client = RawClient::connect(addr).await;
     client.get(path).await;
     client.answer().await

@@ -9,6 +9,8 @@ pub(crate) mod http1;
 pub(crate) mod kernel;
 pub(crate) mod llama;
 pub(crate) mod metrics;
+pub(crate) mod nvml;
+pub(crate) mod process;
 pub(crate) mod raw_client;
 pub(crate) mod scripted;
 

@@ -1,3 +1,5 @@
+//! Golden backlogs by hand, and the books against a naive reference.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! What each source does to the view.
+
 use super::*;
 use crate::domain::fixture::destination;
 use crate::profiler::speed::{Given, SpeedEstimator};
@@ -48,7 +50,8 @@ fn pace_and_cold_models_are_of_the_moment() {
     let mut speed = SpeedEstimator::new(destination(0, 4, 8).throughput, Given::default());
     (0..20).for_each(|_| speed.progress(Seconds(9.0), Seconds(0.5), (Seconds(1.0), Seconds(0.25))));
     let reading = speed.reading(Seconds(10.0));
-    let load = ModelLoad { is_loaded: Some(false), load: Seconds(7.0), loading_since: None };
+    let load =
+        ModelLoad { is_loaded: Some(false), load: Seconds(7.0), loading_since: None, vram_share: None };
     let seen = Seen { speed: Some(&reading), engine: None, load: Some(&load), path: None };
     let (seen, moment) = seen.applied_to(&destination(0, 4, 8));
     assert_eq!((seen, moment.warm_up), (destination(0, 4, 8), Seconds(7.0)));

@@ -1,3 +1,5 @@
+//! Figures by hand.
+
 use super::*;
 
 const GIVEN: Given = Given { prefill: true, decode: true, batch_speedup: true, max_concurrency: true };

@@ -1,3 +1,5 @@
+//! Requests by script, and what is learnt of them.
+
 use super::*;
 use crate::domain::Throughput;
 use crate::profiler::speed::estimator::Given;

@@ -1,3 +1,5 @@
+//! Golden times by hand, and the timeline against a simulation of its own words.
+
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
