@@ -354,7 +354,7 @@ fn scheduling(config: &Config) -> (Box<dyn RoutingPolicy + Send + Sync>, Schedul
         info!(
             completion = routing.completion.as_str(),
             time = routing.time.as_str(),
-            "planning with completion `fifo` and time `makespan`: this version has no others yet"
+            "the objective counts time by Eq. 4, `fifo` and `makespan`: this version has no others yet"
         );
     }
     let costs = CostModels {
