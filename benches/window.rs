@@ -23,6 +23,7 @@ use cema_router::routing::{
     TimeTerm, for_kind,
 };
 use cema_router::scheduler::{Fleet, Scheduler, SchedulerParams};
+use cema_router::telemetry::decision_log::DecisionLog;
 use cema_router::units::{Bytes, BytesPerSec, Joules, Quality, Seconds, Tokens, TokensPerSec, Usd, Watts};
 use prometheus::Registry;
 use tokio::runtime::Runtime;
@@ -132,7 +133,7 @@ fn start(runtime: &Runtime, n_requests: usize) -> (Scheduler, Publishers) {
         request_deadline: Seconds(600.0),
     };
     let (view, figures) = watch::channel(Arc::new(FleetView::configured(&destinations)));
-    let fleet = Fleet { destinations, health: states, view: figures, quality };
+    let fleet = Fleet { destinations, health: states, view: figures, quality, log: DecisionLog::default() };
     let (scheduler, task) =
         runtime.block_on(async { Scheduler::new(params, policy(), fleet, &registry).unwrap() });
     runtime.spawn(task);

@@ -12,6 +12,7 @@ use anyhow::{Context as _, anyhow};
 use http::HeaderValue;
 use prometheus::{IntGaugeVec, Opts, Registry};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
@@ -20,7 +21,7 @@ use crate::config::{Config, EndpointConfig, NodeConfig, ResponseModel};
 use crate::domain::{Availability, Destination};
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::planning::{PlanParams, PlannerParams};
-use crate::profiler::power::{NodePower, PowerProfiler};
+use crate::profiler::power::{NodePower, PowerProfiler, Settled};
 use crate::profiler::quality::{
     DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
 };
@@ -34,6 +35,7 @@ use crate::routing::{
     CompletionModel, CostModels, PolicyKind, PolicyParams, RoutingPolicy, TimeTerm, for_kind,
 };
 use crate::scheduler::{Fleet, Scheduler, SchedulerParams};
+use crate::telemetry::decision_log::{DecisionLog, LogWriter};
 use crate::units::{Seconds, Tokens};
 
 use profilers::Profilers;
@@ -45,6 +47,7 @@ const COMPLETION_PRIOR: Tokens = Tokens(250.0);
 
 /// A router that listens and is ready to run.
 pub struct App {
+    log_writer: Option<LogWriter>,
     listener: Listener,
     admin_listener: Listener,
     api: Api,
@@ -76,7 +79,12 @@ impl App {
         let viewer = profilers.viewer(&config, &destinations);
         let (policy, params) = scheduling(&config);
         let policy_name = policy.name();
+        let (log, log_writer) = match config.decision_log.clone() {
+            Some(params) => DecisionLog::start(params, &registry).map(|(log, writer)| (log, Some(writer)))?,
+            None => (DecisionLog::default(), None),
+        };
         let fleet = Fleet {
+            log: log.clone(),
             destinations: Arc::clone(&destinations),
             health: health.subscribe(),
             view: viewer.subscribe(),
@@ -91,6 +99,12 @@ impl App {
         let manager = RequestManager::new(scheduler.clone(), world, limits, &registry)?;
 
         let tasks = TaskTracker::new();
+        if log.is_on() {
+            tasks.spawn(stop_aware(
+                force.clone(),
+                write_energy(log, power.settled(), Arc::clone(&destinations)),
+            ));
+        }
         tasks.spawn(stop_aware(give_up.clone(), scheduler_task));
         tasks.spawn(stop_aware(force.clone(), viewer.clone().run()));
         health.probe_all().await;
@@ -123,7 +137,19 @@ impl App {
             "listening"
         );
         let drain_limit = config.limits.drain;
-        Ok(Self { listener, admin_listener, api, admin, power, tasks, drain_limit, stop, give_up, force })
+        Ok(Self {
+            log_writer,
+            listener,
+            admin_listener,
+            api,
+            admin,
+            power,
+            tasks,
+            drain_limit,
+            stop,
+            give_up,
+            force,
+        })
     }
 
     /// Addresses of the API and of the admin listener.
@@ -164,8 +190,19 @@ impl App {
     /// # Errors
     /// When the admin listener's task failed.
     pub async fn serve(self) -> anyhow::Result<()> {
-        let Self { listener, admin_listener, api, admin, power, tasks, drain_limit, stop, give_up, force } =
-            self;
+        let Self {
+            log_writer,
+            listener,
+            admin_listener,
+            api,
+            admin,
+            power,
+            tasks,
+            drain_limit,
+            stop,
+            give_up,
+            force,
+        } = self;
         let admin_stop = CancellationToken::new();
         let ends_with = |stop: &CancellationToken| Shutdown { stop: stop.clone(), force: force.clone() };
         let main = server::serve(listener, stack::wrap(api), ends_with(&stop));
@@ -196,7 +233,37 @@ impl App {
         side.await?;
         tasks.close();
         tasks.wait().await;
+        if let Some(writer) = log_writer {
+            tokio::task::spawn_blocking(|| writer.close()).await?;
+        }
         Ok(())
+    }
+}
+
+/// Writes down what requests drew, once that is known.
+async fn write_energy(
+    log: DecisionLog,
+    mut settled: broadcast::Receiver<Settled>,
+    destinations: Arc<[Destination]>,
+) {
+    loop {
+        match settled.recv().await {
+            Ok(settled) => {
+                let destination = destinations[settled.destination.idx()].id.clone();
+                log.record(move || {
+                    serde_json::json!({
+                        "kind": "energy",
+                        "id": &*settled.request_id,
+                        "destination": destination.as_str(),
+                        "joules": settled.joules.0,
+                        "source": settled.source.as_str(),
+                    })
+                });
+            }
+            // Some were missed: the log is behind, and says so by its count of dropped records or not at all.
+            Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => return,
+        }
     }
 }
 
@@ -360,7 +427,7 @@ fn scheduling(config: &Config) -> (Box<dyn RoutingPolicy + Send + Sync>, Schedul
         info!(
             completion = routing.completion.as_str(),
             time = routing.time.as_str(),
-            "planning with completion `fifo` and time `makespan`: this version has no others yet"
+            "the objective counts time by Eq. 4, `fifo` and `makespan`: this version has no others yet"
         );
     }
     let costs = CostModels {

@@ -209,7 +209,11 @@ impl RequestManager {
     /// # Errors
     /// When no endpoint answered it; nothing has been sent to the client then.
     pub async fn serve(&self, mut call: Call) -> Result<Served, ServeError> {
-        let mut record = Record::begin(Arc::clone(&self.metrics), Arc::clone(&call.request), call.stream);
+        let mut record = Record::begin(
+            (Arc::clone(&self.metrics), self.scheduler.log().clone()),
+            Arc::clone(&call.request),
+            call.stream,
+        );
         record.set_client(call.client.take());
         let text = std::mem::take(&mut call.text);
         let served = tokio::select! {

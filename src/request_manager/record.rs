@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::Serialize;
 use tokio::time::Instant;
 
 use super::World;
@@ -13,6 +14,7 @@ use crate::endpoint::answer::Accounts;
 use crate::profiler::power::{EnergyShare, ExpectedWork};
 use crate::profiler::speed::{Answered, Expected, Flight};
 use crate::scheduler::Placement;
+use crate::telemetry::decision_log::DecisionLog;
 use crate::units::{Joules, Seconds, Tokens, Usd};
 
 /// How a request ended.
@@ -64,6 +66,7 @@ impl Dispatch {
 #[derive(Debug)]
 pub(super) struct Record {
     metrics: Arc<RequestMetrics>,
+    log: DecisionLog,
     request: Arc<RoutingRequest>,
     pub(super) stream: bool,
     arrived: Instant,
@@ -82,10 +85,15 @@ pub(super) struct Record {
 }
 
 impl Record {
-    pub(super) fn begin(metrics: Arc<RequestMetrics>, request: Arc<RoutingRequest>, stream: bool) -> Self {
+    pub(super) fn begin(
+        (metrics, log): (Arc<RequestMetrics>, DecisionLog),
+        request: Arc<RoutingRequest>,
+        stream: bool,
+    ) -> Self {
         let arrived = Instant::now();
         Self {
             metrics,
+            log,
             request,
             stream,
             arrived,
@@ -219,6 +227,10 @@ impl Record {
             completion: self.completion,
         };
         self.metrics.finished(&finished);
+        if self.log.is_on() {
+            let line = RequestLine::new(&self.request.id, self.attempts, &finished);
+            self.log.record(move || line);
+        }
         let modelled = finished.modelled_joules();
         if let Some(energy) = self.energy.take() {
             energy.end(finished.tokens(), modelled);
@@ -266,6 +278,78 @@ pub(super) struct Finished<'a> {
     pub(super) execution: Option<Seconds>,
     pub(super) prompt: Option<Tokens>,
     pub(super) completion: Option<Tokens>,
+}
+
+/// A finished request in the decision log, one line of it: what was predicted and what came of it.
+#[derive(Debug, Serialize)]
+struct RequestLine {
+    kind: &'static str,
+    id: Arc<str>,
+    destination: Option<String>,
+    outcome: &'static str,
+    stream: bool,
+    attempts: u32,
+    predicted: Option<PredictedLine>,
+    actual: ActualLine,
+}
+
+#[derive(Debug, Serialize)]
+struct PredictedLine {
+    quality: f64,
+    seconds: f64,
+    prompt_tokens: f64,
+    completion_tokens: f64,
+    joules: f64,
+    usd: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct ActualLine {
+    /// From dispatch to the last byte, as `seconds` is predicted.
+    seconds: Option<f64>,
+    /// From arrival to the last byte.
+    since_arrival_s: f64,
+    /// From arrival to the first content of a stream.
+    first_content_s: Option<f64>,
+    prompt_tokens: Option<f64>,
+    completion_tokens: Option<f64>,
+    /// By the model, at the tokens counted; measured energy has lines of its own.
+    modelled_joules: Option<f64>,
+    usd: Option<f64>,
+}
+
+impl RequestLine {
+    fn new(id: &Arc<str>, attempts: u32, finished: &Finished<'_>) -> Self {
+        let counted = finished.prompt.zip(finished.completion);
+        let charge = |dispatch: &Dispatch| {
+            counted.map(|(prompt, completion)| dispatch.destination().price.charge(prompt, completion).0)
+        };
+        Self {
+            kind: "request",
+            id: Arc::clone(id),
+            destination: finished.dispatch.map(|dispatch| dispatch.destination().id.to_string()),
+            outcome: finished.outcome.as_str(),
+            stream: finished.stream,
+            attempts,
+            predicted: finished.dispatch.map(|dispatch| PredictedLine {
+                quality: dispatch.estimate.quality.0,
+                seconds: dispatch.estimate.completion.0,
+                prompt_tokens: dispatch.prompt.0,
+                completion_tokens: dispatch.completion.0,
+                joules: dispatch.estimate.joules.0,
+                usd: dispatch.estimate.usd.0,
+            }),
+            actual: ActualLine {
+                seconds: finished.execution.map(|span| span.0),
+                since_arrival_s: finished.duration.0,
+                first_content_s: finished.to_first_content.map(|span| span.0),
+                prompt_tokens: finished.prompt.map(|tokens| tokens.0),
+                completion_tokens: finished.completion.map(|tokens| tokens.0),
+                modelled_joules: finished.modelled_joules().map(|joules| joules.0),
+                usd: finished.dispatch.and_then(charge),
+            },
+        }
+    }
 }
 
 impl Finished<'_> {

@@ -1,6 +1,7 @@
 //! A decision as the admin API shows it: who went where and why, with the problem it was solved from.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -9,6 +10,7 @@ use super::decisions::SolvedPlan;
 use crate::domain::{Destination, DestinationOrd};
 use crate::planning::{Planned, Solved};
 use crate::problem_file;
+use crate::telemetry::decision_log::DecisionLog;
 
 /// A plan, for people and tools to read.
 #[derive(Debug, Serialize)]
@@ -31,9 +33,28 @@ struct PlacementRecord<'a> {
     predicted: PredictedRecord,
 }
 
+/// Where plans are written down, with what it takes to.
+#[derive(Debug)]
+pub(super) struct PlanLog {
+    pub(super) log: DecisionLog,
+    pub(super) policy: &'static str,
+    pub(super) destinations: Arc<[Destination]>,
+}
+
+impl PlanLog {
+    /// Writes a plan down, if plans are.
+    pub(super) fn plan(&self, solved: &Arc<SolvedPlan>) {
+        if self.log.is_on() {
+            let (policy, destinations) = (self.policy, Arc::clone(&self.destinations));
+            let solved = Arc::clone(solved);
+            self.log.record(move || serde_json::to_value(PlanLine::new(policy, &solved, &destinations)).ok());
+        }
+    }
+}
+
 /// A plan in the decision log, one line of it.
 #[derive(Debug, Serialize)]
-pub(super) struct PlanLine<'a> {
+struct PlanLine<'a> {
     kind: &'static str,
     plan: u64,
     policy: &'static str,
@@ -107,7 +128,7 @@ impl<'a> DecisionRecord<'a> {
 }
 
 impl<'a> PlanLine<'a> {
-    pub(super) fn new(policy: &'static str, solved: &'a SolvedPlan, destinations: &'a [Destination]) -> Self {
+    fn new(policy: &'static str, solved: &'a SolvedPlan, destinations: &'a [Destination]) -> Self {
         let decision = solved.plan.solved.as_ref().map(|solved| &solved.decision);
         let request = |p: &'a Planned| RequestLine {
             id: &p.request_id,

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 use tracing::{debug, error};
 
+use super::decision_record::PlanLog;
 use super::decisions::DecisionRing;
 use super::metrics::SchedulerMetrics;
 use super::solver::{SolveOutcome, Solver};
@@ -54,6 +55,7 @@ struct State {
     solver: Solver,
     metrics: SchedulerMetrics,
     decisions: DecisionRing,
+    log: PlanLog,
     health: watch::Receiver<Arc<[Availability]>>,
     view: watch::Receiver<Arc<FleetView>>,
     replies: HashMap<Ticket, oneshot::Sender<Placed>>,
@@ -71,13 +73,14 @@ pub(super) struct Surroundings {
     pub(super) solver: Solver,
     pub(super) metrics: SchedulerMetrics,
     pub(super) decisions: DecisionRing,
+    pub(super) log: PlanLog,
     pub(super) health: watch::Receiver<Arc<[Availability]>>,
     pub(super) view: watch::Receiver<Arc<FleetView>>,
 }
 
 impl LivePlanner {
     pub(super) fn new(planner: Planner, surroundings: Surroundings, epoch: Instant) -> Self {
-        let Surroundings { solver, metrics, decisions, mut health, mut view } = surroundings;
+        let Surroundings { solver, metrics, decisions, log, mut health, mut view } = surroundings;
         health.mark_changed();
         view.mark_changed();
         let state = State {
@@ -85,6 +88,7 @@ impl LivePlanner {
             solver,
             metrics,
             decisions,
+            log,
             health,
             view,
             replies: HashMap::new(),
@@ -259,6 +263,7 @@ impl State {
                     "planned"
                 );
                 self.metrics.plan(&solved.plan, solved.took);
+                self.log.plan(&solved);
                 self.decisions.push(solved);
             }
             Err(reason) => {

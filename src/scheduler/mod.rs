@@ -29,11 +29,13 @@ use crate::domain::{
 use crate::planning::{Arrival, PlanParams, Planned, Planner, PlannerParams, Rejection, Ticket, WindowClose};
 use crate::profiler::quality::{Predicting, QualityService};
 use crate::routing::RoutingPolicy;
+use crate::telemetry::decision_log::DecisionLog;
 use crate::units::Seconds;
 
 pub use crate::routing::NoDestination;
 
 use clock::Clock;
+use decision_record::PlanLog;
 use decisions::DecisionRing;
 use live_planner::{Arrived, LivePlanner, Placed, Sent, Surroundings};
 use metrics::{FleetGauges, SchedulerMetrics};
@@ -127,6 +129,7 @@ pub struct Scheduler {
     destinations: Arc<[Destination]>,
     quality: QualityService,
     decisions: DecisionRing,
+    log: DecisionLog,
 }
 
 impl Scheduler {
@@ -159,13 +162,14 @@ impl Scheduler {
         fleet: Fleet,
         registry: &Registry,
     ) -> prometheus::Result<(Self, impl Future<Output = ()> + Send + use<>)> {
-        let Fleet { destinations, health, view, quality } = fleet;
+        let Fleet { destinations, health, view, quality, log } = fleet;
         let decisions = DecisionRing::default();
         let epoch = Instant::now();
         let surroundings = Surroundings {
             solver,
             metrics: SchedulerMetrics::register(registry, policy)?,
             decisions: decisions.clone(),
+            log: PlanLog { log: log.clone(), policy, destinations: Arc::clone(&destinations) },
             health: health.clone(),
             view: view.clone(),
         };
@@ -181,6 +185,7 @@ impl Scheduler {
             destinations,
             quality,
             decisions,
+            log,
         };
         Ok((handle, clock.run()))
     }
@@ -195,6 +200,12 @@ impl Scheduler {
     #[must_use]
     pub fn states(&self) -> Vec<DestinationState> {
         self.planner.look(|context, _| context.states.clone())
+    }
+
+    /// Where plans and requests are written down.
+    #[must_use]
+    pub const fn log(&self) -> &DecisionLog {
+        &self.log
     }
 
     /// Recent plans.
@@ -320,6 +331,8 @@ pub struct Fleet {
     pub view: watch::Receiver<Arc<FleetView>>,
     /// Predicted quality and lengths.
     pub quality: QualityService,
+    /// Where plans are written down.
+    pub log: DecisionLog,
 }
 
 fn availability_of(destination: &Destination, health: &[Availability]) -> Availability {

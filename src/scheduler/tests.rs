@@ -24,6 +24,7 @@ use crate::routing::{
     CompletionModel, CostModels, EnergyModel, NoDestination, ObjectiveMode, PolicyKind, PolicyParams,
     TimeTerm, for_kind,
 };
+use crate::telemetry::decision_log::DecisionLog;
 use crate::units::{Quality, Seconds};
 
 const D0: DestinationOrd = DestinationOrd(0);
@@ -79,7 +80,8 @@ impl Setup {
         let (health, states) = watch::channel(vec![Availability::Ready; 2].into());
         let (quality, embeddings) = ByHand::service(&["model-0", "model-1"]);
         let (view, figures) = watch::channel(Arc::new(FleetView::configured(&destinations)));
-        let fleet = Fleet { destinations, health: states, view: figures, quality };
+        let fleet =
+            Fleet { destinations, health: states, view: figures, quality, log: DecisionLog::default() };
         let registry = Registry::new();
         let policy = for_kind(policy, &PolicyParams::default());
         let name = policy.name();
@@ -370,7 +372,7 @@ async fn plans_come_back_from_the_solvers_thread() {
     let destinations: Arc<[Destination]> = vec![destination(0, 1, 2), destination(1, 1, 2)].into();
     let (quality, _embeddings) = ByHand::service(&["model-0", "model-1"]);
     let (_view, view) = watch::channel(Arc::new(FleetView::configured(&destinations)));
-    let fleet = Fleet { destinations, health: states, view, quality };
+    let fleet = Fleet { destinations, health: states, view, quality, log: DecisionLog::default() };
     let policy = for_kind(PolicyKind::Memetic, &PolicyParams::default());
     let mut params = params();
     params.planner.window.max_wait = Seconds::ZERO;

@@ -1,7 +1,7 @@
 //! The live speed of every destination, as finished and running requests show it.
 //!
-//! [`estimator`] follows the figures over finished requests, [`flow`] measures what those took and compares the
-//! progress of running ones with what was expected, [`pace`] makes of that how fast a destination is right now.
+//! [`estimator`] follows the figures over finished requests, `flow` measures what those took and compares the
+//! progress of running ones with what was expected, `pace` makes of that how fast a destination is right now.
 //! All of that is pure; here are the clock, the locks and the metrics.
 
 pub mod estimator;
