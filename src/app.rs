@@ -2,6 +2,7 @@
 
 pub mod agent;
 mod edge;
+mod energy_log;
 mod profilers;
 
 use std::net::SocketAddr;
@@ -12,7 +13,6 @@ use anyhow::{Context as _, anyhow};
 use http::HeaderValue;
 use prometheus::{IntGaugeVec, Opts, Registry};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
@@ -21,7 +21,7 @@ use crate::config::{Config, EndpointConfig, NodeConfig, ResponseModel};
 use crate::domain::{Availability, Destination};
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::planning::{PlanParams, PlannerParams};
-use crate::profiler::power::{NodePower, PowerProfiler, Settled};
+use crate::profiler::power::{NodePower, PowerProfiler};
 use crate::profiler::quality::{
     DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
 };
@@ -35,7 +35,7 @@ use crate::routing::{
     CompletionModel, CostModels, PolicyKind, PolicyParams, RoutingPolicy, TimeTerm, for_kind,
 };
 use crate::scheduler::{Fleet, Scheduler, SchedulerParams};
-use crate::telemetry::decision_log::{DecisionLog, LogWriter};
+use crate::telemetry::decision_log::LogWriter;
 use crate::units::{Seconds, Tokens};
 
 use profilers::Profilers;
@@ -79,10 +79,7 @@ impl App {
         let viewer = profilers.viewer(&config, &destinations);
         let (policy, params) = scheduling(&config);
         let policy_name = policy.name();
-        let (log, log_writer) = match config.decision_log.clone() {
-            Some(params) => DecisionLog::start(params, &registry).map(|(log, writer)| (log, Some(writer)))?,
-            None => (DecisionLog::default(), None),
-        };
+        let (log, log_writer) = edge::decision_log(&config, &registry)?;
         let fleet = Fleet {
             log: log.clone(),
             destinations: Arc::clone(&destinations),
@@ -99,12 +96,7 @@ impl App {
         let manager = RequestManager::new(scheduler.clone(), world, limits, &registry)?;
 
         let tasks = TaskTracker::new();
-        if log.is_on() {
-            tasks.spawn(stop_aware(
-                force.clone(),
-                write_energy(log, power.settled(), Arc::clone(&destinations)),
-            ));
-        }
+        tasks.spawn(stop_aware(force.clone(), energy_log::write(log, &power, &destinations)));
         tasks.spawn(stop_aware(give_up.clone(), scheduler_task));
         tasks.spawn(stop_aware(force.clone(), viewer.clone().run()));
         health.probe_all().await;
@@ -128,14 +120,7 @@ impl App {
             echo_model: config.response_model == ResponseModel::Echo,
         });
         let admin = Admin::new(registry, scheduler, readiness, viewer.clone(), policy_name);
-        info!(
-            listen = %listener.socket.local_addr()?,
-            tls = listener.tls.is_some(),
-            admin = %admin_listener.socket.local_addr()?,
-            n_destinations = destinations.len(),
-            policy = policy_name,
-            "listening"
-        );
+        edge::announce((&listener, &admin_listener), destinations.len(), policy_name)?;
         let drain_limit = config.limits.drain;
         Ok(Self {
             log_writer,
@@ -237,33 +222,6 @@ impl App {
             tokio::task::spawn_blocking(|| writer.close()).await?;
         }
         Ok(())
-    }
-}
-
-/// Writes down what requests drew, once that is known.
-async fn write_energy(
-    log: DecisionLog,
-    mut settled: broadcast::Receiver<Settled>,
-    destinations: Arc<[Destination]>,
-) {
-    loop {
-        match settled.recv().await {
-            Ok(settled) => {
-                let destination = destinations[settled.destination.idx()].id.clone();
-                log.record(move || {
-                    serde_json::json!({
-                        "kind": "energy",
-                        "id": &*settled.request_id,
-                        "destination": destination.as_str(),
-                        "joules": settled.joules.0,
-                        "source": settled.source.as_str(),
-                    })
-                });
-            }
-            // Some were missed: the log is behind, and says so by its count of dropped records or not at all.
-            Err(broadcast::error::RecvError::Lagged(_)) => {}
-            Err(broadcast::error::RecvError::Closed) => return,
-        }
     }
 }
 

@@ -1,5 +1,10 @@
 //! The decision log: what was planned, what was predicted and what came of it, without the words of anyone.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on must fail"
+)]
 
 #[expect(dead_code, reason = "shared by all socket tests")]
 mod support;
@@ -32,9 +37,9 @@ async fn plans_and_requests_are_written_with_predictions_and_outcomes() {
     let sections = format!("{CHEAPEST_FIRST}decision_log: {{path: \"{}\"}}\n", path.display());
     let router = Router::start(&[node("a", whole.url())], &sections).await;
     let body = ask("m").replace("hi", "SECRET-QUESTION");
-    assert_eq!(router.chat_with("x-request-id: req-whole\r\n", &body).await.status(), 200);
-    assert_eq!(router.chat_with("x-request-id: req-stream\r\n", &ask_stream("m")).await.status(), 200);
-    assert_eq!(router.chat_with("x-request-id: req-lost\r\n", &ask("nobody")).await.status(), 404);
+    assert_eq!(router.chat_with("x-request-id: req-whole\r\n", &body).await.head.status(), 200);
+    assert_eq!(router.chat_with("x-request-id: req-stream\r\n", &ask_stream("m")).await.head.status(), 200);
+    assert_eq!(router.chat_with("x-request-id: req-lost\r\n", &ask("nobody")).await.head.status(), 404);
     router.idle().await;
     router.stop();
     router.ended().await;

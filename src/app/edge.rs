@@ -1,4 +1,4 @@
-//! What stands between clients and the API: listeners, the bound on connections, API keys.
+//! What stands at the edge of the router: listeners, the bound on connections, API keys, the decision log.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use crate::config::Limits;
 use crate::proxy::server::{ConnectionClocks, ConnectionMetrics, Listener};
 use crate::proxy::{ApiKey, Auth};
 use crate::request_manager::key_budget::{KeyBudget, KeyLimits, KeyMetrics};
+use crate::telemetry::decision_log::{DecisionLog, DecisionLogError, LogWriter};
 
 /// Open files that are no connection of a client nor the one to an endpoint that serves it: listeners, store,
 /// idle connections to endpoints, the admin listener's own.
@@ -107,6 +108,33 @@ fn raise_descriptor_limit() -> Option<u64> {
 fn connections_max(wanted: usize, descriptors: Option<u64>) -> usize {
     let room = descriptors.map_or(u64::MAX, |limit| limit.saturating_sub(DESCRIPTORS_RESERVED) / 2);
     wanted.min(usize::try_from(room).unwrap_or(usize::MAX)).max(1)
+}
+
+/// Starts the decision log, where there is to be one.
+pub(super) fn decision_log(
+    config: &Config,
+    registry: &Registry,
+) -> Result<(DecisionLog, Option<LogWriter>), DecisionLogError> {
+    let Some(params) = config.decision_log.clone() else { return Ok((DecisionLog::default(), None)) };
+    let (log, writer) = DecisionLog::start(params, registry)?;
+    Ok((log, Some(writer)))
+}
+
+/// Says where the router listens.
+pub(super) fn announce(
+    (listener, admin): (&Listener, &Listener),
+    n_destinations: usize,
+    policy: &'static str,
+) -> std::io::Result<()> {
+    info!(
+        listen = %listener.socket.local_addr()?,
+        tls = listener.tls.is_some(),
+        admin = %admin.socket.local_addr()?,
+        n_destinations,
+        policy,
+        "listening"
+    );
+    Ok(())
 }
 
 #[cfg(test)]
