@@ -371,6 +371,7 @@ async fn connects_are_timed_and_nothing_is_sent() {
     let (results, _) = texts(&output);
     assert_eq!(output.status.code(), Some(1));
     assert!(results.contains("FAILED: cannot connect"), "{results}");
+    endpoint.connections_reach(3).await;
     assert_eq!((endpoint.connections(), endpoint.requests().len()), (3, 0));
     assert!(results.contains("- name: \"near\"\n    network:\n      rtt_ms: "), "{results}");
     assert!(!results.contains("- name: \"down\""), "{results}");

@@ -134,6 +134,11 @@ impl FakeEndpoint {
         self.reach(|seen| seen.answers_cut >= n).await;
     }
 
+    /// Waits until `n` connections have been accepted: a client may be done with one before that.
+    pub(crate) async fn connections_reach(&self, n: usize) {
+        self.reach(|seen| seen.connections >= n).await;
+    }
+
     /// Waits until `n` requests have arrived whole and returns them.
     pub(crate) async fn requests_reach(&self, n: usize) -> Vec<Recorded> {
         self.reach(|seen| seen.requests.len() >= n).await;
