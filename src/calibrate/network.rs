@@ -1,16 +1,12 @@
 //! How far away an endpoint is: the time to connect to it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use http::uri::Scheme;
-use rustls::pki_types::ServerName;
-use tokio::net::{TcpStream, lookup_host};
-use tokio::time::{Instant, sleep, timeout};
-use tokio_rustls::TlsConnector;
+use tokio::time::sleep;
 
 use super::fit::{median, quantile};
-use crate::endpoint::EndpointSpec;
+use crate::domain::EndpointOrd;
+use crate::endpoint::{ConnectTime, EndpointPool};
 use crate::units::Seconds;
 
 /// Between two connects, so that they do not measure one moment only.
@@ -51,63 +47,31 @@ impl TimeSpread {
     }
 }
 
-/// Why an endpoint could not be connected to.
-#[derive(Debug, thiserror::Error)]
-enum ConnectError {
-    #[error("cannot resolve `{0}`: {1}")]
-    Resolve(String, std::io::Error),
-    #[error("`{0}` has no address")]
-    NoAddress(String),
-    #[error("cannot connect: {0}")]
-    Connect(std::io::Error),
-    #[error("no connection within {0:?}")]
-    TooSlow(Duration),
-    #[error("no TLS: {0}")]
-    Tls(std::io::Error),
-}
-
-/// Connects `count` times, one after the other, and sends nothing (but a TLS handshake). Names are looked up
-/// beforehand, once. `connects` is filled as it goes.
+/// Connects `count` times, one after the other, and sends nothing (but a TLS handshake). `connects` is filled as it
+/// goes.
 pub async fn measure(
-    spec: &EndpointSpec,
-    tls: &Arc<rustls::ClientConfig>,
-    (count, limit): (u32, Duration),
+    pool: &EndpointPool,
+    endpoint: EndpointOrd,
+    count: u32,
     connects: &mut Connects,
     on_connect: &dyn Fn(),
 ) {
-    let outcome = async {
-        let host = spec.authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let is_tls = spec.scheme == Scheme::HTTPS;
-        let port = spec.authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-        let mut found =
-            lookup_host((host.as_str(), port)).await.map_err(|e| ConnectError::Resolve(host.clone(), e))?;
-        let address = found.next().ok_or_else(|| ConnectError::NoAddress(host.clone()))?;
-        for n in 0..count {
-            if n > 0 {
-                sleep(GAP).await;
-            }
-            let began = Instant::now();
-            let stream = within(limit, TcpStream::connect(address)).await?.map_err(ConnectError::Connect)?;
-            connects.tcp.push(Seconds(began.elapsed().as_secs_f64()));
-            if is_tls {
-                let name = ServerName::try_from(host.clone())
-                    .map_err(|e| ConnectError::Tls(std::io::Error::other(e)))?;
-                let began = Instant::now();
-                let shaking = TlsConnector::from(Arc::clone(tls)).connect(name, stream);
-                within(limit, shaking).await?.map_err(ConnectError::Tls)?;
-                connects.tls.push(Seconds(began.elapsed().as_secs_f64()));
-            }
-            on_connect();
+    for n in 0..count {
+        if n > 0 {
+            sleep(GAP).await;
         }
-        Ok::<_, ConnectError>(())
-    };
-    if let Err(error) = outcome.await {
-        connects.failure = Some(error.to_string());
+        match pool.connect_time(endpoint, true).await {
+            Ok(ConnectTime { tcp, tls }) => {
+                connects.tcp.push(Seconds(tcp.as_secs_f64()));
+                connects.tls.extend(tls.map(|tls| Seconds(tls.as_secs_f64())));
+            }
+            Err(error) => {
+                connects.failure = Some(format!("cannot connect: {error}"));
+                return;
+            }
+        }
+        on_connect();
     }
-}
-
-async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, ConnectError> {
-    timeout(limit, future).await.map_err(|_| ConnectError::TooSlow(limit))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod network;
 mod report;
 mod throughput;
 
+use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -13,6 +14,8 @@ use std::time::SystemTime;
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use httpdate::fmt_http_date;
+
+use crate::cli::progress::Progress;
 
 /// Measure what endpoints can do, for the configuration.
 ///
@@ -83,6 +86,24 @@ impl Outcome {
 /// The date as fragments give it.
 fn today() -> String {
     fmt_http_date(SystemTime::now())
+}
+
+/// Prints `text` and, with a table, the configuration to copy, unless that goes to a file.
+fn print(
+    mut text: String,
+    yaml: &str,
+    (format, out): (Format, Option<&Path>),
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    match out {
+        Some(path) if !yaml.is_empty() => {
+            write_file(path, yaml)?;
+            progress.say(&format!("configuration to copy: {}", path.display()));
+        }
+        None if format == Format::Table => text = text + "\n" + yaml,
+        _ => {}
+    }
+    std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write the results")
 }
 
 fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {

@@ -329,7 +329,7 @@ impl Endpoint {
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn tls_config(needs_roots: bool) -> std::io::Result<rustls::ClientConfig> {
+pub(super) fn tls_config(needs_roots: bool) -> std::io::Result<rustls::ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::decisions::SolvedPlan;
@@ -47,8 +47,21 @@ impl PlanLog {
         if self.log.is_on() {
             let (policy, destinations) = (self.policy, Arc::clone(&self.destinations));
             let solved = Arc::clone(solved);
-            self.log.record(move || serde_json::to_value(PlanLine::new(policy, &solved, &destinations)).ok());
+            self.log.record(move || PlanEntry { policy, solved, destinations });
         }
+    }
+}
+
+/// What a [`PlanLine`] is made of, on its way to the log's thread.
+struct PlanEntry {
+    policy: &'static str,
+    solved: Arc<SolvedPlan>,
+    destinations: Arc<[Destination]>,
+}
+
+impl Serialize for PlanEntry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        PlanLine::new(self.policy, &self.solved, &self.destinations).serialize(serializer)
     }
 }
 

@@ -1,23 +1,19 @@
 //! `profile network`: how long a connection to each node takes.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Args;
-use http::uri::Scheme;
 use serde_json::json;
 
-use super::{Format, Outcome, report, today, write_file};
-use crate::app::endpoint_spec;
+use super::{Format, Outcome, print, report, today};
+use crate::app::{endpoint_spec, timeouts};
 use crate::calibrate::fragment::{self, NetworkEntry};
 use crate::calibrate::network::{Connects, TimeSpread, measure};
 use crate::cli::progress::Progress;
 use crate::config::Config;
-use crate::endpoint::EndpointSpec;
-use crate::endpoint::pool::tls_config;
+use crate::endpoint::{EndpointPool, EndpointSpec};
 
 /// Measure the way to each node
 ///
@@ -49,15 +45,13 @@ pub(super) struct NetworkArgs {
 pub(super) async fn run(args: &NetworkArgs) -> anyhow::Result<ExitCode> {
     let config = Config::load(&args.config)?;
     let specs = config.fleet.endpoints.iter().map(endpoint_spec).collect::<anyhow::Result<Vec<_>>>()?;
-    let needs_roots = specs.iter().any(|spec| spec.scheme == Scheme::HTTPS);
-    let tls = Arc::new(tls_config(needs_roots).context("cannot set up TLS")?);
+    let pool = EndpointPool::new(specs, timeouts(&config)).context("cannot set up TLS")?;
     let progress = Progress::new();
-    let mut connects = vec![Connects::default(); specs.len()];
+    let mut connects = vec![Connects::default(); config.fleet.endpoints.len()];
     let measuring = async {
-        let stage = progress.stage("connects", specs.len() * args.count as usize);
-        for (spec, connects) in specs.iter().zip(&mut connects) {
-            let limits = (args.count, config.timeouts.connect);
-            measure(spec, &tls, limits, connects, &|| stage.advance()).await;
+        let stage = progress.stage("connects", connects.len() * args.count as usize);
+        for ((endpoint, _), connects) in pool.iter().zip(&mut connects) {
+            measure(&pool, endpoint, args.count, connects, &|| stage.advance()).await;
         }
     };
     let was_interrupted = tokio::select! {
@@ -67,6 +61,7 @@ pub(super) async fn run(args: &NetworkArgs) -> anyhow::Result<ExitCode> {
             true
         }
     };
+    let specs: Vec<&EndpointSpec> = pool.iter().map(|(_, spec)| spec).collect();
     tell(args, &config, &specs, &connects, &progress)?;
     let has_failed = connects.iter().any(|connects| connects.failure.is_some());
     Ok(Outcome::of(was_interrupted, has_failed).exit_code())
@@ -75,7 +70,7 @@ pub(super) async fn run(args: &NetworkArgs) -> anyhow::Result<ExitCode> {
 fn tell(
     args: &NetworkArgs,
     config: &Config,
-    specs: &[EndpointSpec],
+    specs: &[&EndpointSpec],
     connects: &[Connects],
     progress: &Progress,
 ) -> anyhow::Result<()> {
@@ -95,22 +90,14 @@ fn tell(
         }
     }
     let yaml = fragment::network(&today(), &entries);
-    let mut text = match args.format {
+    let text = match args.format {
         Format::Table => table(specs, connects),
         Format::Json => json_of(specs, connects),
     };
-    match &args.out {
-        Some(path) if !yaml.is_empty() => {
-            write_file(path, &yaml)?;
-            progress.say(&format!("configuration to copy: {}", path.display()));
-        }
-        None if args.format == Format::Table => text = text + "\n" + &yaml,
-        _ => {}
-    }
-    std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write the results")
+    print(text, &yaml, (args.format, args.out.as_deref()), progress)
 }
 
-fn table(specs: &[EndpointSpec], connects: &[Connects]) -> String {
+fn table(specs: &[&EndpointSpec], connects: &[Connects]) -> String {
     let spread = |what: &str, times: &[_]| {
         TimeSpread::of(times).map(|spread| {
             let [min, median, p95] = [spread.min, spread.median, spread.p95].map(|time| time.get() * 1e3);
@@ -122,10 +109,10 @@ fn table(specs: &[EndpointSpec], connects: &[Connects]) -> String {
         let parts = [spread("connect", &connects.tcp), spread("TLS", &connects.tls), failure];
         (spec.name.clone(), parts.into_iter().flatten().collect::<Vec<_>>().join("; "))
     };
-    report::aligned(&specs.iter().zip(connects).map(line).collect::<Vec<_>>())
+    report::aligned(&specs.iter().copied().zip(connects).map(line).collect::<Vec<_>>())
 }
 
-fn json_of(specs: &[EndpointSpec], connects: &[Connects]) -> String {
+fn json_of(specs: &[&EndpointSpec], connects: &[Connects]) -> String {
     let spread = |times: &[_]| {
         TimeSpread::of(times)
             .map(|spread| json!({"min_s": spread.min, "median_s": spread.median, "p95_s": spread.p95, "n": times.len()}))
@@ -138,6 +125,6 @@ fn json_of(specs: &[EndpointSpec], connects: &[Connects]) -> String {
             "failure": connects.failure,
         })
     };
-    let endpoints: Vec<_> = specs.iter().zip(connects).map(endpoint).collect();
+    let endpoints: Vec<_> = specs.iter().copied().zip(connects).map(endpoint).collect();
     json!({ "endpoints": endpoints }).to_string() + "\n"
 }

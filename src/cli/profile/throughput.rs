@@ -1,6 +1,5 @@
 //! `profile throughput`: prefill, decode, speed-up and concurrency of destinations.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use futures_util::future::join_all;
 
 use super::consent::{self, Announcement};
 use super::report::Row;
-use super::{Format, Outcome, charts, report, today, write_file};
+use super::{Format, Outcome, charts, print, report, today, write_file};
 use crate::app::{endpoint_spec, timeouts};
 use crate::calibrate::fragment::{self, ThroughputEntry};
 use crate::calibrate::throughput::{Bench, Step, measure};
@@ -261,18 +260,10 @@ fn tell(args: &ThroughputArgs, config: &Config, rows: &[Row<'_>], progress: &Pro
         })
         .collect();
     let yaml = fragment::throughput(&today(), &entries);
-    let mut text = match args.format {
+    let text = match args.format {
         Format::Table => report::table(rows),
         Format::Json => report::json(rows).to_string() + "\n",
     };
-    match &args.out {
-        Some(path) if !yaml.is_empty() => {
-            write_file(path, &yaml)?;
-            progress.say(&format!("configuration to copy: {}", path.display()));
-        }
-        None if args.format == Format::Table => text = text + "\n" + &yaml,
-        _ => {}
-    }
     if let Some(folder) = &args.plot {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make folder {}", folder.display()))?;
@@ -282,5 +273,5 @@ fn tell(args: &ThroughputArgs, config: &Config, rows: &[Row<'_>], progress: &Pro
             progress.say(&format!("chart {}", path.display()));
         }
     }
-    std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write the results")
+    print(text, &yaml, (args.format, args.out.as_deref()), progress)
 }
