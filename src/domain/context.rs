@@ -59,6 +59,9 @@ pub struct DestinationState {
     pub pace: f64,
     /// Time until its model is loaded, zero where it is: a request that comes now waits for it.
     pub warm_up: Seconds,
+    /// Congestion price: what a second of its time is worth to those who would have it instead, in J at ω_T = 1; see
+    /// time term `sum`. Not negative.
+    pub price_per_s: f64,
 }
 
 impl DestinationState {
@@ -72,6 +75,7 @@ impl DestinationState {
             load: SlotLoad::EMPTY,
             pace: 1.0,
             warm_up: Seconds::ZERO,
+            price_per_s: 0.0,
         }
     }
 }

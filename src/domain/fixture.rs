@@ -53,6 +53,7 @@ pub(crate) fn request(id: &str) -> RoutingRequest {
         upload: Bytes(100.0),
         constraints: Constraints::default(),
         weights: None,
+        time: None,
     }
 }
 

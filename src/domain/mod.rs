@@ -17,7 +17,7 @@ pub mod request;
 
 pub use api_call::ApiCall;
 pub use backlog::{BacklogLedger, Outstanding, SlotLoad, Work};
-pub use completion::CompletionModel;
+pub use completion::{CompletionModel, TimeTerm};
 pub use context::{Availability, DestinationState, FleetView, Moment, ObjectiveScales, RoutingContext};
 pub use destination::{
     Capabilities, Destination, DestinationId, DestinationOrd, EndpointOrd, Network, NodeClass, Power, Price,

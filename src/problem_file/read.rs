@@ -190,6 +190,7 @@ fn tables(raw: Raw) -> Result<ProblemTables, ProblemFileError> {
         weights,
         first_request_number: raw.first_request_number,
         clusters: raw.clusters.map(|clusters| self::clusters(clusters, m)).transpose()?,
+        sum: None,
     })
 }
 

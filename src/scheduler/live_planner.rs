@@ -28,6 +28,7 @@ pub(super) struct Sent {
     pub(super) plan: u64,
     pub(super) waited: Seconds,
     pub(super) batch_size: usize,
+    pub(super) greedy_left: Option<Seconds>,
 }
 
 /// What became of a request.
@@ -277,10 +278,10 @@ impl State {
     fn perform(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Send { planned, plan, waited, gathered, held, batch_size } => {
+                Action::Send { planned, plan, waited, gathered, held, batch_size, greedy_left } => {
                     self.metrics.sent(gathered, held);
                     let ticket = planned.ticket;
-                    self.settle(ticket, Ok(Sent { planned, plan, waited, batch_size }));
+                    self.settle(ticket, Ok(Sent { planned, plan, waited, batch_size, greedy_left }));
                 }
                 Action::Reject { ticket, reason } => self.settle(ticket, Err(reason)),
             }

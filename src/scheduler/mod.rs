@@ -95,6 +95,8 @@ pub struct Placement {
     pub waited: Seconds,
     /// Requests planned together.
     pub batch_size: usize,
+    /// When a greedy choice at its first plan would have had it done, from now; known with time term `sum`.
+    pub greedy_left: Option<Seconds>,
     /// Drop it when the request is over.
     pub lease: Lease,
 }
@@ -283,9 +285,9 @@ impl Scheduler {
     }
 
     fn placement(&self, placed: Placed, lease: Lease) -> Result<Placement, PlaceError> {
-        let Sent { planned, plan, waited, batch_size } = placed?;
+        let Sent { planned, plan, waited, batch_size, greedy_left } = placed?;
         self.quality.record_source(planned.source);
-        Ok(Placement { planned, plan, waited, batch_size, lease })
+        Ok(Placement { planned, plan, waited, batch_size, greedy_left, lease })
     }
 
     /// The prior prediction, and a better one under way where it is worth having.

@@ -190,6 +190,7 @@ impl<'a> Driver<'a> {
             gather: method.is_joint(),
             weights: method.weights(params.weights),
             completion: params.costs.completion,
+            prices: None,
         };
         let mut driver = Self {
             workload,

@@ -208,6 +208,7 @@ fn single(problem: &Problem, r: usize) -> Result<Problem, SimulateError> {
         weights: vec![tables.weights[r]],
         first_request_number: tables.first_request_number,
         clusters: None,
+        sum: None,
     })?)
 }
 

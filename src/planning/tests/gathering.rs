@@ -83,7 +83,9 @@ fn adaptive_plans_a_full_batch_without_coalescing() {
 #[test]
 fn a_rounded_sum_does_not_lose_the_wakeup() {
     // (1.6 + 0.4) − 1.6 < 0.4 in binary.
-    let mut rig = Rig::new(fleet(&[(1, 2)]), |p| p.window.max_wait = Seconds(0.4));
+    let mut rig = Rig::new(fleet(&[(1, 2)]), |p| {
+        (p.window.max_wait, p.window.max_hold) = (Seconds(0.4), Some(Seconds(0.4)));
+    });
     rig.arrive(1.6, 1);
     rig.arrive(1.6, 2);
     let until = rig.turn(1.603).unwrap();

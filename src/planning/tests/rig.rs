@@ -99,10 +99,12 @@ pub(super) fn planner_params() -> PlannerParams {
             close: WindowClose::Adaptive,
             max_hold: None,
             order: WindowOrder::Shortest,
+            max_overtakes: 64,
         },
         gather: true,
         weights: Weights::EQUAL,
         completion: CompletionModel::Slots,
+        prices: None,
     }
 }
 

@@ -8,19 +8,15 @@
 //! What runs there is known as a sum ([`SlotLoad`]), so a place on the timeline is found in constant time. The
 //! company a request has is taken to stay as it is when it begins: who ends is replaced.
 
+use super::timeline::ServiceTimes;
 use crate::domain::{DestinationState, SlotLoad, Throughput, Work};
 use crate::units::Seconds;
 
-/// When a request is served, counted from now and without the network.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SlotTimes {
-    /// It gets a slot.
-    pub start: Seconds,
-    /// Its prompt has been read: its first token comes.
-    pub first_content: Seconds,
-    /// Its last token comes.
-    pub finish: Seconds,
-}
+/// Of a second in which a prompt is read, what each running request loses: less than all, since what ends in the
+/// meantime loses nothing (fitted in simulation).
+const READING_DELAY: f64 = 0.5;
+/// The same for the slowdown of generation that one more request brings while it runs.
+const COMPANY_DELAY: f64 = 0.7;
 
 /// The slots of one destination with what is in them and before them.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +35,7 @@ impl SlotTimeline {
 
     /// When one more request would be served.
     #[must_use]
-    pub fn predict(&self, work: Work) -> SlotTimes {
+    pub fn predict(&self, work: Work) -> ServiceTimes {
         let company = self.load.running.min(self.slots() - 1);
         let start_s = self.start_s();
         // One that gets a slot at once waits for the prompts before its own; one that queues waits for all that is
@@ -48,7 +44,28 @@ impl SlotTimeline {
         let first_s = read_from_s + work.prefill.0;
         let finish_s = first_s + work.decode.0 * self.throughput.stretch(company + 1);
         let seconds = |s: f64| Seconds(s / self.pace);
-        SlotTimes { start: seconds(start_s), first_content: seconds(first_s), finish: seconds(finish_s) }
+        ServiceTimes {
+            start: seconds(start_s),
+            reading: seconds(read_from_s),
+            first_content: seconds(first_s),
+            finish: seconds(finish_s),
+        }
+    }
+
+    /// By how much one more request delays those it will run beside, all of them together.
+    #[must_use]
+    pub fn externality(&self, work: Work) -> Seconds {
+        let others = self.load.running.min(self.slots() - 1);
+        let slower = self.throughput.slowdown() / self.throughput.stretch(others + 1);
+        let each_s = READING_DELAY * work.prefill.0 + COMPANY_DELAY * work.decode.0 * slower;
+        Seconds(f64::from(others) * each_s / self.pace)
+    }
+
+    /// What a request takes of the destination's time when all of its slots are in use.
+    #[must_use]
+    pub fn saturated_work(&self, work: Work) -> Seconds {
+        let shared_s = work.decode.0 / self.throughput.speedup(self.slots());
+        Seconds((work.prefill.0 + shared_s) / self.pace)
     }
 
     /// One more request is sent there.

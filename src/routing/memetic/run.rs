@@ -5,10 +5,12 @@ use std::ops::RangeInclusive;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
+use crate::domain::DestinationOrd;
 use crate::routing::baseline::earliest_finish;
+use crate::routing::decision::SearchRecord;
 use crate::routing::memetic::MemeticParams;
 use crate::routing::memetic::candidates::Candidates;
-use crate::routing::memetic::coupling::Coupling;
+use crate::routing::memetic::coupling::{Coupling, Spreading};
 use crate::routing::memetic::instance::Instance;
 use crate::routing::memetic::population::Population;
 use crate::routing::memetic::relaxation::Relaxation;
@@ -67,20 +69,18 @@ impl<'a, C: Coupling> Run<'a, C> {
         }
     }
 
-    pub(super) fn best(&self) -> &[u32] {
-        &self.best
-    }
-
-    pub(super) fn evaluations(&self) -> u64 {
-        self.search.evaluations
-    }
-
-    pub(super) fn rounds(&self) -> u64 {
-        self.rounds
+    /// The best assignment, and what was done for it.
+    pub(super) fn outcome(&self) -> (Vec<DestinationOrd>, SearchRecord) {
+        let record = SearchRecord {
+            lower_bound: Some(self.lower_bound()),
+            evaluations: self.search.evaluations,
+            generations: self.rounds,
+        };
+        (self.search.instance.to_destinations(&self.best), record)
     }
 
     /// A value J cannot be below.
-    pub(super) fn lower_bound(&self) -> f64 {
+    fn lower_bound(&self) -> f64 {
         let bound = match &self.relaxation {
             Some(relaxation) => relaxation.lower_bound(self.best_value),
             None => self.search.instance.least.iter().sum::<f64>().min(self.best_value),
@@ -96,13 +96,6 @@ impl<'a, C: Coupling> Run<'a, C> {
                 self.evolve(rng, stop);
             }
         }
-    }
-
-    /// Evens the best assignment out.
-    pub(super) fn spread(&mut self, pair_price: f64) {
-        self.search.restart(&self.best);
-        self.search.spread(pair_price);
-        self.best.copy_from_slice(&self.search.assignment);
     }
 
     /// The informed starts with their values; the best is the first incumbent.
@@ -153,17 +146,18 @@ impl<'a, C: Coupling> Run<'a, C> {
         let mut candidates = self.candidates();
         let mut child = vec![0; self.search.instance.n];
         let mut since_best = 0;
-        while since_best < self.params.stall_rounds && !self.is_done(stop) {
+        let stall_rounds = self.params.stall_rounds.min(C::STALL_ROUNDS);
+        while since_best < stall_rounds && !self.is_done(stop) {
             self.rounds += 1;
             since_best += 1;
             let origin = self.breed(&candidates, rng, &mut child);
             self.search.restart_near(&child, self.population.get(origin));
             if rng.random_range(0..AIM_ONE_IN) == 0 {
                 let earlier = rng.random::<f64>() * AIM_EARLIER_MAX;
-                let aim_s = self.search.coupling.time_s() * (1.0 - earlier);
-                self.search.coupling.aim(Some(aim_s));
-                self.search.descend(&candidates, stop);
-                self.search.coupling.aim(None);
+                if self.search.coupling.aim_earlier(earlier) {
+                    self.search.descend(&candidates, stop);
+                    self.search.coupling.forget_aim();
+                }
             }
             if self.improve(&candidates, stop) {
                 since_best = 0;
@@ -279,7 +273,16 @@ impl<'a, C: Coupling> Run<'a, C> {
     fn is_done(&self, stop: &mut dyn FnMut() -> bool) -> bool {
         let value = self.best_value + self.constant;
         let is_proven = value - self.lower_bound() <= self.params.gap_target * value.abs();
-        let is_spent = self.params.evaluations_max.is_some_and(|max| self.evaluations() >= max);
+        let is_spent = self.params.evaluations_max.is_some_and(|max| self.search.evaluations >= max);
         is_proven || is_spent || stop()
+    }
+}
+
+impl<C: Spreading> Run<'_, C> {
+    /// Evens the best assignment out.
+    pub(super) fn spread(&mut self, pair_price: f64) {
+        self.search.restart(&self.best);
+        self.search.spread(pair_price);
+        self.best.copy_from_slice(&self.search.assignment);
     }
 }

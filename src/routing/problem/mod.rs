@@ -5,13 +5,14 @@
 //! a place for every request.
 
 mod build;
+mod sum;
 
 pub use build::{BatchItem, CostModels};
+pub use sum::SumTables;
 
 use thiserror::Error;
 
 use crate::domain::{DestinationId, DestinationOrd, NodeClass, Weights};
-use crate::routing::params::{CompletionModel, TimeTerm};
 use crate::routing::places::{Caps, Places, Shortage};
 use crate::units::{Joules, Quality, Seconds, Usd};
 
@@ -80,6 +81,8 @@ pub struct ProblemTables {
     pub first_request_number: u64,
     /// Clusters for `uniroute`.
     pub clusters: Option<Clusters>,
+    /// For time term `sum`; without it time is the makespan.
+    pub sum: Option<SumTables>,
 }
 
 /// A validated assignment problem.
@@ -174,12 +177,6 @@ pub enum ProblemError {
         /// Clusters with an error row.
         clusters: usize,
     },
-    /// The completion model has no tables yet.
-    #[error("completion model {0} cannot be planned jointly; use fifo")]
-    UnsupportedCompletion(CompletionModel),
-    /// The time term has no tables yet.
-    #[error("time term {0} cannot be planned jointly; use makespan")]
-    UnsupportedTimeTerm(TimeTerm),
 }
 
 impl Problem {
@@ -259,6 +256,12 @@ impl Problem {
         Seconds(self.tables.transfer_s[self.cell(r, d)])
     }
 
+    /// The tables of time term `sum`; `None` where time is the makespan.
+    #[must_use]
+    pub fn sum(&self) -> Option<&SumTables> {
+        self.tables.sum.as_ref()
+    }
+
     /// ω of request `r`.
     #[must_use]
     pub fn weights(&self, r: usize) -> Weights {
@@ -324,7 +327,17 @@ fn check_sizes(tables: &ProblemTables) -> Result<(), ProblemError> {
         ("legal", tables.legal.len(), want),
         ("length_tokens", tables.length_tokens.len(), n),
     ];
-    match sizes.into_iter().find(|(_, got, want)| got != want) {
+    let of_sum = tables.sum.as_ref().map(|sum| {
+        [
+            ("sum.work", sum.work.len(), want),
+            ("sum.timelines", sum.timelines.len(), m),
+            ("sum.rtt_s", sum.rtt_s.len(), m),
+            ("sum.price_per_s", sum.price_per_s.len(), m),
+        ]
+    });
+    let sizes = sizes.into_iter().chain(of_sum.into_iter().flatten());
+    let mut sizes = sizes;
+    match sizes.find(|(_, got, want)| got != want) {
         Some((table, got, want)) => Err(ProblemError::Size { table, got, want }),
         None => Ok(()),
     }
@@ -363,13 +376,20 @@ fn check_cells(tables: &ProblemTables) -> Result<(), ProblemError> {
         ("service_s", &tables.service_s),
         ("transfer_s", &tables.transfer_s),
     ];
+    let fault = |table, i: usize, value| {
+        let destination = tables.destinations[i % m].id.clone();
+        Err(ProblemError::Cell { table, request: i / m, destination, value })
+    };
     for (table, cells) in named {
         if let Some(i) = cells.iter().position(|value| !is_quantity(*value)) {
-            let destination = tables.destinations[i % m].id.clone();
-            return Err(ProblemError::Cell { table, request: i / m, destination, value: cells[i] });
+            return fault(table, i, cells[i]);
         }
     }
-    Ok(())
+    let works = tables.sum.iter().flat_map(|sum| sum.work.iter().map(|work| work.total().0)).enumerate();
+    match works.into_iter().find(|(_, total_s)| !is_quantity(*total_s)) {
+        Some((i, total_s)) => fault("sum.work", i, total_s),
+        None => Ok(()),
+    }
 }
 
 fn check_rows(tables: &ProblemTables) -> Result<(), ProblemError> {

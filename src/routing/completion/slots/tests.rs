@@ -26,7 +26,7 @@ fn timeline(slots: u32, speedup: f64, before: &[(f64, f64)]) -> SlotTimeline {
 }
 
 #[track_caller]
-fn assert_times(times: SlotTimes, want: [f64; 3]) {
+fn assert_times(times: ServiceTimes, want: [f64; 3]) {
     let got = [times.start.0, times.first_content.0, times.finish.0];
     let is_close = got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-9);
     assert!(is_close, "{got:?} is not {want:?}");
@@ -63,6 +63,19 @@ fn a_full_destination_frees_its_first_slot_when_the_shortest_ends() {
         timeline.predict(work(1.0, 4.0)),
         [2.0 + (12.0 - 8.0 / 3.0) / 2.0, 7.0 + 2.0 / 3.0, 11.0 + 2.0 / 3.0],
     );
+}
+
+#[test]
+fn one_more_delays_those_beside_it() {
+    // a = (4/2 − 1) / 3 = 1/3; the third of three: each of two loses 0.5·1 s and 0.7·3 s·(1/3)/(1 + 2/3).
+    let beside_two = timeline(4, 2.0, &[(0.5, 3.0), (0.25, 3.0)]);
+    assert!((beside_two.externality(work(1.0, 3.0)).0 - 2.0 * (0.5 + 0.42)).abs() < 1e-9);
+    // Full, or behind a queue: it will run beside three.
+    let full = timeline(4, 2.0, &[(0.5, 3.0); 6]);
+    assert!((full.externality(work(1.0, 3.0)).0 - 3.0 * (0.5 + 0.35)).abs() < 1e-9);
+    assert!(timeline(1, 1.0, &[(0.5, 3.0)]).externality(work(1.0, 3.0)).0.abs() < 1e-12, "nobody beside it");
+    // At full slots two requests' worth is generated at once.
+    assert!((full.saturated_work(work(1.0, 3.0)).0 - 2.5).abs() < 1e-9);
 }
 
 #[test]
