@@ -379,7 +379,8 @@ fn start_quality(
 /// The policy and how it is driven.
 fn scheduling(config: &Config) -> (Box<dyn RoutingPolicy + Send + Sync>, SchedulerParams) {
     let routing = &config.routing;
-    let costs = CostModels { completion: routing.completion, time: routing.time, energy: routing.energy_model };
+    let costs =
+        CostModels { completion: routing.completion, time: routing.time, energy: routing.energy_model };
     let costs = routing.policy.models(costs);
     let gather = matches!(routing.policy, PolicyKind::Memetic | PolicyKind::MemeticPaper);
     let params = SchedulerParams {

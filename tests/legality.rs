@@ -49,6 +49,7 @@ fn destination(n: usize, class: NodeClass, model: &str, capabilities: Capabiliti
             decode: TokensPerSec(10.0 + n as f64),
             batch_speedup: 2.0,
             max_concurrency: 2,
+            cached_prompt: Tokens::ZERO,
         },
         network: Network {
             rtt: Seconds(0.01),

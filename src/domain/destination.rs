@@ -153,6 +153,8 @@ pub struct Throughput {
     pub batch_speedup: f64,
     /// Requests the engine truly runs at once (its slots); at least 1.
     pub max_concurrency: u32,
+    /// Tokens of any prompt that the engine has in its cache already, such as those of a chat template.
+    pub cached_prompt: Tokens,
 }
 
 impl Throughput {
@@ -165,7 +167,8 @@ impl Throughput {
     /// The work of a request of this size, in time alone on the endpoint.
     #[must_use]
     pub fn work(&self, prompt: Tokens, completion: Tokens) -> Work {
-        Work { prefill: prompt.duration_at(self.prefill), decode: completion.duration_at(self.decode) }
+        let read = (prompt - self.cached_prompt).max(Tokens::ZERO);
+        Work { prefill: read.duration_at(self.prefill), decode: completion.duration_at(self.decode) }
     }
 
     /// The `a` of `rate(n) = r1 / (1 + a (n − 1))`: how much slower each of n running requests generates per

@@ -198,7 +198,8 @@ impl HeldSet {
 
     /// When somebody wants to be planned, or has no more time.
     pub(super) fn next_due(&self, is_solving: bool) -> Option<Seconds> {
-        let first = |index: &BTreeSet<(TimeKey, Ticket)>| index.first().map(|(at, _)| Seconds(f64::from_bits(at.0)));
+        let first =
+            |index: &BTreeSet<(TimeKey, Ticket)>| index.first().map(|(at, _)| Seconds(f64::from_bits(at.0)));
         let plan_at = if is_solving { None } else { first(&self.timers) };
         [plan_at, first(&self.expiries)].into_iter().flatten().reduce(Seconds::min)
     }

@@ -9,8 +9,8 @@ use super::planner::PlannerParams;
 use super::price::CongestionPrice;
 use super::scales::{ScalesAverage, reference_work};
 use crate::domain::{
-    Availability, BacklogLedger, CompletionModel, Destination, DestinationOrd, DestinationState, FleetView, ObjectiveScales,
-    Outstanding, RoutingContext, SlotLoad,
+    Availability, BacklogLedger, CompletionModel, Destination, DestinationOrd, DestinationState, FleetView,
+    ObjectiveScales, Outstanding, RoutingContext, SlotLoad,
 };
 use crate::routing::Problem;
 use crate::units::Seconds;
@@ -172,7 +172,12 @@ impl Situation {
     }
 
     /// A waiting request that was planned to the one destination is now planned to the other.
-    pub(super) fn speak_for(&mut self, now: Seconds, from: Option<DestinationOrd>, to: Option<DestinationOrd>) {
+    pub(super) fn speak_for(
+        &mut self,
+        now: Seconds,
+        from: Option<DestinationOrd>,
+        to: Option<DestinationOrd>,
+    ) {
         for (d, more) in [(from, false), (to, true)] {
             let Some(d) = d else { continue };
             self.account(now, d);

@@ -147,7 +147,8 @@ mod tests {
             min_quality: Some(Quality(0.6)),
             deadline: Some(Seconds(10.0)),
         };
-        let strict = VirtualModel { name: "strict".into(), constraints, weights: Some(Weights::EQUAL), time: None };
+        let strict =
+            VirtualModel { name: "strict".into(), constraints, weights: Some(Weights::EQUAL), time: None };
         ModelDirectory {
             public: BTreeSet::from(["org/large".into()]),
             virtual_models: BTreeMap::from([("strict".into(), strict)]),

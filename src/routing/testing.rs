@@ -115,6 +115,7 @@ pub(super) fn destination(node: &str, model: &str) -> Destination {
             decode: TokensPerSec(100.0),
             batch_speedup: 4.0,
             max_concurrency: 4,
+            cached_prompt: Tokens::ZERO,
         },
         network: Network {
             rtt: Seconds(0.02),

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::units::TokensPerSec;
+use crate::units::{Tokens, TokensPerSec};
 
 const D: DestinationOrd = DestinationOrd(0);
 /// What a request that is outstanding goes on owing of its completion.
@@ -15,6 +15,7 @@ fn throughput(slots: u32, speedup: f64) -> Throughput {
         decode: TokensPerSec(100.0),
         batch_speedup: speedup,
         max_concurrency: slots,
+        cached_prompt: Tokens::ZERO,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Speed of one destination, estimated from the requests that went there. Time is an argument.
 
-use super::filter::{Decode, DecodeFilter, LogFilter, Prior};
+use super::filter::{CachedFloor, Decode, DecodeFilter, LogFilter, Prior};
 use super::pace::Pace;
 use crate::domain::Throughput;
 use crate::units::{Seconds, Tokens, TokensPerSec};
@@ -53,6 +53,8 @@ pub struct Sample {
     pub company: f64,
     /// Tokens of the prompt as the endpoint counted them, and as they were expected.
     pub counted_prompt: Option<(Tokens, Tokens)>,
+    /// Tokens of the prompt that were not read, since the engine had them in its cache.
+    pub cached_prompt: Option<Tokens>,
     /// The same of the completion.
     pub counted_completion: Option<(Tokens, Tokens)>,
 }
@@ -105,6 +107,8 @@ pub struct SpeedReading {
     pub prompt_ratio: Figure,
     /// Tokens of a completion over those expected.
     pub completion_ratio: Figure,
+    /// Tokens that the engine finds of any prompt in its cache, as it counts them.
+    pub cached_prompt: Figure,
     /// Progress right now relative to these figures.
     pub pace: f64,
     /// Which references the operator gave.
@@ -120,7 +124,8 @@ impl SpeedReading {
             prefill: TokensPerSec(self.prefill.value / self.prompt_ratio.value),
             decode: TokensPerSec(self.decode.value / self.completion_ratio.value),
             batch_speedup: self.batch_speedup.value,
-            ..*configured
+            max_concurrency: configured.max_concurrency,
+            cached_prompt: Tokens(self.cached_prompt.value / self.prompt_ratio.value),
         }
     }
 }
@@ -149,12 +154,14 @@ pub struct SpeedEstimator {
     prompt_ratio: LogFilter,
     completion_ratio: LogFilter,
     decode: DecodeFilter,
+    cached: CachedFloor,
     n_prefill: Samples,
     n_prompt: Samples,
     n_completion: Samples,
     n_decode: Samples,
     /// Samples with company: only they say anything of the speed-up.
     n_company: Samples,
+    n_cached: Samples,
     pace: Pace,
 }
 
@@ -171,11 +178,13 @@ impl SpeedEstimator {
             prompt_ratio: LogFilter::new(TOKENS_RATIO),
             completion_ratio: LogFilter::new(TOKENS_RATIO),
             decode: DecodeFilter::new(alone, [prior(given.decode), prior(given.batch_speedup)]),
+            cached: CachedFloor::default(),
             n_prefill: Samples::default(),
             n_prompt: Samples::default(),
             n_completion: Samples::default(),
             n_decode: Samples::default(),
             n_company: Samples::default(),
+            n_cached: Samples::default(),
             pace: Pace::new(),
         }
     }
@@ -191,6 +200,10 @@ impl SpeedEstimator {
         }
         if let Some(ratio) = ratio(sample.counted_completion) {
             self.completion_ratio.observe(ratio, self.n_completion.count(now));
+        }
+        if let Some(cached) = sample.cached_prompt {
+            self.cached.observe(cached);
+            self.n_cached.count(now);
         }
         if let Some((tokens, span)) = sample.prompt.filter(|(n, span)| *n >= PROMPT_MIN && span.0 > 0.0) {
             let since_s = self.n_prefill.count(now);
@@ -254,14 +267,14 @@ impl SpeedEstimator {
     pub fn reading(&self, now: Seconds) -> SpeedReading {
         let figure = |reference: f64, measured: f64, is_given: bool, samples: &Samples| {
             let age = samples.last.map(|last| now - last);
-            let drift = if samples.n > 0 { measured / reference } else { 1.0 };
+            let drift = if samples.n > 0 && reference > 0.0 { measured / reference } else { 1.0 };
             let mut figure = Figure { value: reference, is_given, drift, samples: samples.n, age };
             if figure.is_live() {
                 figure.value = measured;
             }
             figure
         };
-        let Throughput { prefill, decode, batch_speedup, max_concurrency } = self.reference;
+        let Throughput { prefill, decode, batch_speedup, max_concurrency, .. } = self.reference;
         let found = self.decode.decode();
         let slots = f64::from(max_concurrency);
         let speedup = (slots / (1.0 + found.slowdown * (slots - 1.0))).max(1.0);
@@ -272,6 +285,7 @@ impl SpeedEstimator {
             batch_speedup: figure(batch_speedup, speedup, given.batch_speedup, &self.n_company),
             prompt_ratio: figure(1.0, self.prompt_ratio.ratio(), false, &self.n_prompt),
             completion_ratio: figure(1.0, self.completion_ratio.ratio(), false, &self.n_completion),
+            cached_prompt: figure(0.0, self.cached.floor().0, false, &self.n_cached),
             pace: self.pace(),
             given: self.given,
         }

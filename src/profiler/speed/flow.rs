@@ -228,6 +228,10 @@ impl Flow {
             completion: None,
             company,
             counted_prompt: answered.counted_prompt.map(|counted| (counted, expected.prompt)),
+            cached_prompt: answered.counted_prompt.and_then(|counted| {
+                let read = answered.timings.map(|timings| timings.prompt.0).or(answered.prompt)?;
+                Some((counted - read).max(Tokens::ZERO))
+            }),
             counted_completion: answered.completion.map(|counted| (counted, expected.completion)),
         };
         if answered.choices > 1 {

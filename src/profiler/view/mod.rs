@@ -193,6 +193,7 @@ fn differs(view: &FleetView, next: &FleetView) -> bool {
             speed.decode.0,
             speed.batch_speedup,
             f64::from(speed.max_concurrency),
+            speed.cached_prompt.0,
             network.rtt.0,
             network.uplink.0,
             network.downlink.0,

@@ -74,7 +74,11 @@ pub(in crate::routing) fn in_order(problem: &Problem, objective: &Objective) -> 
     }
 }
 
-fn least_sum(problem: &Problem, objective: &Objective, (sum, term): (&SumTables, &SumTerm)) -> Vec<DestinationOrd> {
+fn least_sum(
+    problem: &Problem,
+    objective: &Objective,
+    (sum, term): (&SumTables, &SumTerm),
+) -> Vec<DestinationOrd> {
     let m = problem.n_destinations();
     let mut timelines = sum.timelines.clone();
     let mut assignment = Vec::with_capacity(problem.n_requests());

@@ -111,11 +111,17 @@ mod tests {
         let mut timeline = Timeline::new(CompletionModel::Fifo, &destination("a", "m"), &state);
         let work = Work { prefill: Seconds(0.5), decode: Seconds(1.5) };
         let first = timeline.predict(work);
-        assert_eq!((first.start, first.first_content, first.finish), (Seconds(0.0), Seconds(0.5), Seconds(2.0)));
+        assert_eq!(
+            (first.start, first.first_content, first.finish),
+            (Seconds(0.0), Seconds(0.5), Seconds(2.0))
+        );
         (0..3).for_each(|_| timeline.push(work));
         // 1 + 4 · 2 / 4.
         let fourth = timeline.predict(work);
-        assert_eq!((fourth.start, fourth.first_content, fourth.finish), (Seconds(1.0), Seconds(1.5), Seconds(3.0)));
+        assert_eq!(
+            (fourth.start, fourth.first_content, fourth.finish),
+            (Seconds(1.0), Seconds(1.5), Seconds(3.0))
+        );
         assert_eq!(timeline.externality(work), Seconds::ZERO);
         assert_eq!(timeline.saturated_work(work), Seconds(0.5));
     }

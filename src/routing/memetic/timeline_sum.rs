@@ -45,9 +45,8 @@ struct Change {
 /// `term.added` of every request at every destination alone, R × M in the order of the instance's columns.
 pub(super) fn alone(sum: &SumTables, term: &SumTerm, instance: &Instance) -> Vec<f64> {
     let cell = |r: usize| {
-        let of = move |d: &crate::domain::DestinationOrd| {
-            term.added(r, sum.work(r, *d), &sum.timelines[d.idx()])
-        };
+        let of =
+            move |d: &crate::domain::DestinationOrd| term.added(r, sum.work(r, *d), &sum.timelines[d.idx()]);
         instance.columns.iter().map(of)
     };
     (0..instance.n).flat_map(cell).collect()

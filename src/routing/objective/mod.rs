@@ -155,7 +155,8 @@ impl Objective {
             }));
             if let Some((sum, term)) = &sum {
                 let row = separable[r * m..].iter_mut();
-                row.zip((0..).map(DestinationOrd)).for_each(|(a, d)| *a += term.separable(problem, sum, r, d));
+                row.zip((0..).map(DestinationOrd))
+                    .for_each(|(a, d)| *a += term.separable(problem, sum, r, d));
             }
         }
         let constant = -(mean_weights.quality * bounds.quality.offset()

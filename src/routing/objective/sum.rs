@@ -56,7 +56,13 @@ impl SumTerm {
 
     /// All of J that request `r` adds by being served next at `d`, whose timeline is `timeline`.
     #[must_use]
-    pub fn parts(&self, problem: &Problem, sum: &SumTables, (r, d): (usize, DestinationOrd), timeline: &Timeline) -> SumParts {
+    pub fn parts(
+        &self,
+        problem: &Problem,
+        sum: &SumTables,
+        (r, d): (usize, DestinationOrd),
+        timeline: &Timeline,
+    ) -> SumParts {
         let work = sum.work(r, d);
         let finish_s = network_s(problem, sum, r, d) + timeline.predict(work).finish.0;
         SumParts {

@@ -12,6 +12,7 @@ fn flow() -> Flow {
         decode: TokensPerSec(100.0),
         batch_speedup: 4.0,
         max_concurrency: 4,
+        cached_prompt: Tokens::ZERO,
     };
     Flow::new(SpeedEstimator::new(reference, Given::default()), 4, Seconds::ZERO)
 }

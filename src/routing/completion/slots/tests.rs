@@ -4,7 +4,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::units::TokensPerSec;
+use crate::units::{Tokens, TokensPerSec};
 
 fn throughput(slots: u32, speedup: f64) -> Throughput {
     Throughput {
@@ -12,6 +12,7 @@ fn throughput(slots: u32, speedup: f64) -> Throughput {
         decode: TokensPerSec(100.0),
         batch_speedup: speedup,
         max_concurrency: slots,
+        cached_prompt: Tokens::ZERO,
     }
 }
 
