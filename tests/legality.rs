@@ -194,6 +194,7 @@ proptest! {
         let models = ["auto", "strict"].map(|name| VirtualModel {
             name: name.into(),
             constraints: if name == "strict" { strict } else { Constraints::default() },
+            time: None,
             weights: None,
         });
         let directory = ModelDirectory::new(&context.destinations, models.to_vec());
@@ -229,6 +230,7 @@ proptest! {
                 first_request_number: 0,
                 waiting: waiting.clone(),
                 context: context.clone(),
+                time: None,
                 completion: CompletionModel::Slots,
             };
             match job.solve(&*for_kind(*kind, &params), &plan_params(), &mut || false) {

@@ -66,6 +66,7 @@ fn tiny(n: usize) -> Workload {
         upload: Bytes(0.0),
         constraints: Constraints::default(),
         weights: None,
+        time: None,
     };
     let row = |i| SimulatedRequest {
         request: Arc::new(request(i)),
@@ -160,6 +161,7 @@ fn live_params(close: WindowClose) -> LiveParams {
         max_requests: 4,
         close,
         max_hold: None,
+        max_overtakes: 64,
         order: WindowOrder::Fifo,
     };
     let (objective, weights) = (ObjectiveMode::Stationary, Weights::EQUAL);

@@ -155,6 +155,11 @@ impl HeldSet {
         true
     }
 
+    /// Who came first.
+    pub(super) fn oldest(&self) -> Option<&Held> {
+        self.requests.values().next()
+    }
+
     /// Requests of the plan under way, oldest first.
     pub(super) fn solving(&self) -> Vec<Ticket> {
         self.solving.iter().copied().collect()

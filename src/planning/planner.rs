@@ -288,7 +288,7 @@ impl Planner {
     fn due_together(&mut self, now: Seconds) -> Vec<Ticket> {
         let n_max = self.params.window.max_requests;
         let is_full = self.gathering != Gathering::None && self.held.n_ready() >= n_max;
-        let is_visiting = self.is_visiting();
+        let is_visiting = self.is_visiting(now);
         let mut wanting = self.held.wanting(now).peekable();
         if !is_full && wanting.peek().is_none() && !is_visiting {
             return Vec::new();
@@ -304,7 +304,7 @@ impl Planner {
             batch.offer(&self.held, ticket);
         }
         // Nobody who was passed over gains from a plan in which nothing can leave.
-        if is_visiting || self.has_room() {
+        if is_visiting || self.has_room(now) {
             let from = self.visit.flatten();
             let mut last = from;
             for place in self.held.in_order(from).take(2 * n_max) {
@@ -322,20 +322,23 @@ impl Planner {
     }
 
     /// Whether those who were passed over are being gone through, because something has changed since.
-    fn is_visiting(&mut self) -> bool {
+    fn is_visiting(&mut self, now: Seconds) -> bool {
         if std::mem::take(&mut self.has_changed) {
             self.visit = Some(None);
         }
-        if !(self.held.has_passed_over() && (self.has_lost || self.has_room())) {
+        if !(self.held.has_passed_over() && (self.has_lost || self.has_room(now))) {
             self.visit = None;
         }
         self.has_lost &= self.visit.is_some();
         self.visit.is_some()
     }
 
-    /// Whether anything could leave for anywhere.
-    fn has_room(&self) -> bool {
-        self.situation.has_room(self.gathering == Gathering::Adaptive)
+    /// Whether anything could leave for anywhere: into a slot, or into an engine's queue once somebody has waited
+    /// long enough for that.
+    fn has_room(&self, now: Seconds) -> bool {
+        let patience = self.engine_queue_after();
+        let queues = self.held.oldest().is_some_and(|held| held.arrival.has_waited(now, patience));
+        self.situation.has_room(!queues)
     }
 
     /// The job that plans `tickets`.

@@ -43,6 +43,14 @@ pub(super) enum Arrived {
     Held(oneshot::Receiver<Placed>),
 }
 
+/// The waiting set in numbers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WaitingSet {
+    pub(super) n_held: usize,
+    /// So far.
+    pub(super) n_rebinds: u64,
+}
+
 /// The planner and its surroundings; one per router.
 pub(super) struct LivePlanner {
     state: Mutex<State>,
@@ -165,10 +173,10 @@ impl LivePlanner {
     }
 
     /// Looks at the fleet as it is now.
-    pub(super) fn look<T>(&self, at: impl FnOnce(&RoutingContext, usize) -> T) -> T {
+    pub(super) fn look<T>(&self, at: impl FnOnce(&RoutingContext, WaitingSet) -> T) -> T {
         let mut state = self.lock();
-        let n_held = state.planner.n_held();
-        at(state.planner.context(self.now()), n_held)
+        let waiting = WaitingSet { n_held: state.planner.n_held(), n_rebinds: state.planner.n_rebinds() };
+        at(state.planner.context(self.now()), waiting)
     }
 
     /// The time has come, or there is news of the fleet. Returns the time of the next look.

@@ -52,6 +52,8 @@ pub(super) struct Run<'a, C> {
     relaxation: Option<Relaxation>,
     best: Vec<u32>,
     best_value: f64,
+    /// Of the greedy choice in the order of the rows.
+    greedy_value: Option<f64>,
     rounds: u64,
 }
 
@@ -65,6 +67,7 @@ impl<'a, C: Coupling> Run<'a, C> {
             relaxation: None,
             best: vec![0; instance.n],
             best_value: f64::INFINITY,
+            greedy_value: None,
             rounds: 0,
         }
     }
@@ -75,6 +78,7 @@ impl<'a, C: Coupling> Run<'a, C> {
             lower_bound: Some(self.lower_bound()),
             evaluations: self.search.evaluations,
             generations: self.rounds,
+            greedy_objective: self.greedy_value.map(|value| value + self.constant),
         };
         (self.search.instance.to_destinations(&self.best), record)
     }
@@ -109,7 +113,10 @@ impl<'a, C: Coupling> Run<'a, C> {
             greedy(instance, &mut self.search.coupling, &longest_first(length)),
             instance.to_columns(&earliest_finish(problem)),
         ];
-        assignments.into_iter().map(|assignment| (self.consider(&assignment), assignment)).collect()
+        let starts: Vec<(f64, Vec<u32>)> =
+            assignments.into_iter().map(|assignment| (self.consider(&assignment), assignment)).collect();
+        self.greedy_value = starts.get(1).map(|(value, _)| *value);
+        starts
     }
 
     /// Fills the population with local optima. Whether the search is to go on.
