@@ -53,6 +53,8 @@ pub(super) struct Dispatch {
     pub(super) prompt: Tokens,
     pub(super) completion: Tokens,
     pub(super) work: Work,
+    /// When a greedy choice at its first plan would have had it done, from `at`.
+    pub(super) greedy_left: Option<Seconds>,
     pub(super) at: Instant,
 }
 
@@ -161,6 +163,7 @@ impl Record {
             prompt,
             completion: planned.completion,
             work: planned.work,
+            greedy_left: placement.greedy_left,
             at: Instant::now(),
         });
     }
