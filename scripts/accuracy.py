@@ -100,7 +100,7 @@ def run(args: argparse.Namespace, out: Path, shares: Shares, children: Children)
     urls = {shape: f"http://127.0.0.1:{port}" for shape, port in zip(FLEET, ports, strict=False)}
     listen, admin = ports[-2:]
     say(f"starting three llama.cpp servers; {shares.how}")
-    start_servers(children, shares, urls, out / "logs")
+    servers = start_servers(children, shares, urls, out / "logs")
 
     bare = config_text((listen, admin), urls, args.routing, {})
     (out / "config-defaults.yaml").write_text(bare)
@@ -136,7 +136,10 @@ def run(args: argparse.Namespace, out: Path, shares: Shares, children: Children)
     say(f"real prompts at {args.loads} of the capacity, {args.requests} each")
     tables = [with_router(children, router_program, out, "config.yaml", (listen, [*ask, "--loads", args.loads]))]
     if not args.skip_defaults:
-        say("the same with a router that knows no speeds")
+        say("the same with a router that knows no speeds, and with new servers: the old ones have these prompts in their caches")
+        for server in servers:
+            stop(server)
+        start_servers(children, shares, urls, out / "logs")
         command = [*ask, "--label", "defaults", "--loads", args.defaults_load]
         tables.append(with_router(children, router_program, out, "config-defaults.yaml", (listen, command)))
     summary = "\n".join([about(shares), calibration_table(figures), *tables])
@@ -163,7 +166,7 @@ def check(command: list[object]) -> str:
     return done.stdout
 
 
-def start_servers(children: Children, shares: Shares, urls: dict[Shape, str], logs: Path) -> None:
+def start_servers(children: Children, shares: Shares, urls: dict[Shape, str], logs: Path) -> list[subprocess.Popen]:
     running = []
     for shape, url in urls.items():
         command = [str(LLAMA_PYTHON), str(ROOT / "scripts/llamacpp_server.py"), "--port", url.rsplit(":", 1)[1]]
@@ -174,6 +177,7 @@ def start_servers(children: Children, shares: Shares, urls: dict[Shape, str], lo
         running.append((process, url, shape, log))
     for process, url, shape, log in running:
         wait_until_up(process, url + "/health", shape.node, log, LOAD_TIMEOUT_S)
+    return [process for process, *_ in running]
 
 
 def config_text(own: tuple[int, int], urls: dict[Shape, str], routing: str, figures: dict[str, dict]) -> str:
