@@ -20,6 +20,35 @@ pub fn ci95_half(samples: &[f64]) -> f64 {
     Z_95 * (variance / n).sqrt()
 }
 
+/// The mean of paired differences and its 95 % interval `[lo, hi]` by Student's t, which a single one does not have.
+/// `None` without samples.
+#[must_use]
+pub fn paired_mean(differences: &[f64]) -> Option<(f64, Option<[f64; 2]>)> {
+    if differences.is_empty() {
+        return None;
+    }
+    let mean = mean(differences);
+    let degrees = differences.len() - 1;
+    if degrees == 0 {
+        return Some((mean, None));
+    }
+    let variance = differences.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / degrees as f64;
+    let half = t_95(degrees) * (variance / differences.len() as f64).sqrt();
+    Some((mean, Some([mean - half, mean + half])))
+}
+
+/// The 97.5 % point of Student's t: by table up to 10 degrees of freedom, from there by Cornish and Fisher's
+/// expansion, which is exact to 0.001.
+fn t_95(degrees: usize) -> f64 {
+    const TABLE: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
+    if let Some(t) = degrees.checked_sub(1).and_then(|i| TABLE.get(i)) {
+        return *t;
+    }
+    let (z, v) = (1.959_964, degrees as f64);
+    let (z3, z5) = (z * z * z, z * z * z * z * z);
+    z + (z3 + z) / (4.0 * v) + (5.0 * z5 + 16.0 * z3 + 3.0 * z) / (96.0 * v * v)
+}
+
 /// The nearest-rank quantile `q` in `[0, 1]` of ascending samples; 0 without samples.
 #[must_use]
 pub fn quantile(ascending: &[f64], q: f64) -> f64 {
@@ -46,6 +75,17 @@ mod tests {
         assert!((quantile(&samples, 0.51) - 3.0).abs() < 1e-12);
         assert!((quantile(&samples, 0.99) - 6.0).abs() < 1e-12);
         assert!((quantile(&samples, 0.0) - 1.0).abs() < 1e-12);
+        // Differences 1, 2, 6: mean 3, variance 7, t of 2 degrees of freedom.
+        let (centre, interval) = paired_mean(&[1.0, 2.0, 6.0]).unwrap();
+        let [lo, hi] = interval.unwrap();
+        let half = 4.303 * (7.0_f64 / 3.0).sqrt();
+        assert!((centre - 3.0).abs() + (hi - 3.0 - half).abs() + (lo - 3.0 + half).abs() < 1e-12);
+        assert_eq!(paired_mean(&[5.0]), Some((5.0, None)));
+        assert_eq!(paired_mean(&[]), None);
+        // From the printed table.
+        for (degrees, t) in [(1, 12.706), (10, 2.228), (11, 2.201), (19, 2.093), (60, 2.000)] {
+            assert!((t_95(degrees) - t).abs() < 1e-3, "{degrees}: {}", t_95(degrees));
+        }
         assert!(mean(&[]).abs() + ci95_half(&[1.0]).abs() + quantile(&[], 0.5).abs() < 1e-12);
     }
 }

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use crate::cli::quality::EmbedderArgs;
 use crate::domain::Weights;
 use crate::planning::WindowClose;
+use crate::simulate::engine::EngineKind;
 
 /// Try policies on recorded prompts, without a single model running
 ///
@@ -126,7 +127,8 @@ pub(super) struct LiveArgs {
     #[arg(long, value_name = "N", default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(super) requests: u32,
 
-    /// poisson, bursty (30 at a time), or a file with one arrival time in seconds per line
+    /// poisson, bursty (30 at a time), onoff (6 s at twice the rate, 9 s at a third of it, on average), or a
+    /// file: one arrival time in seconds per line, or the decision log of a router
     #[arg(long, value_name = "HOW|FILE.csv", default_value = "poisson")]
     pub(super) arrivals: String,
 
@@ -137,6 +139,24 @@ pub(super) struct LiveArgs {
     /// Their length in milliseconds, 0 to 1000 [default: the scenario's]
     #[arg(long, value_name = "MS")]
     pub(super) window_ms: Option<f64>,
+
+    /// How engines behave: slots (queue, one prompt at a time, shared decode) or fifo (Eq. 4)
+    /// [default: the scenario's]
+    #[arg(long, value_name = "HOW", value_parser = engine)]
+    pub(super) engine: Option<EngineKind>,
+
+    /// Compare at equal true score: run every policy at seven quality weights, for every seed with the same
+    /// arrivals and rows, and read latency and energy where it answers as well as the reference
+    #[arg(long)]
+    pub(super) match_quality: bool,
+
+    /// What policies are compared with at equal score
+    #[arg(long, value_name = "POLICY", default_value = "greedy_plain", requires = "match_quality")]
+    pub(super) reference: String,
+
+    /// Seeds of a comparison at equal score, from --seed on
+    #[arg(long, value_name = "K", default_value_t = 8, requires = "match_quality", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(super) seeds: u32,
 }
 
 /// What the router knows of quality and length.
@@ -172,6 +192,10 @@ fn positive(text: &str) -> Result<f64, String> {
 
 fn window_close(text: &str) -> Result<WindowClose, String> {
     WindowClose::from_name(text).ok_or_else(|| "must be `fixed` or `adaptive`".to_owned())
+}
+
+fn engine(text: &str) -> Result<EngineKind, String> {
+    EngineKind::from_name(text).ok_or_else(|| "must be `slots` or `fifo`".to_owned())
 }
 
 fn parse_weights(text: &str) -> Result<Weights, String> {
