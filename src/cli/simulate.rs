@@ -205,7 +205,7 @@ fn batch_runs(
 fn write_charts(folder: &Path, report: &Report, progress: &Progress) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
     for chart in plot::charts(report) {
-        let path = folder.join(chart.file_name);
+        let path = folder.join(&chart.file_name);
         std::fs::write(&path, chart.svg).with_context(|| format!("cannot write {}", path.display()))?;
         progress.say(&format!("chart {}", path.display()));
     }

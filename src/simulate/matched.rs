@@ -7,25 +7,27 @@
 //! scores, then latencies, do not rise pooled into their mean (isotonic regression), straight lines between. Pooling
 //! is a mean and no envelope: an envelope would pick lucky points.
 //!
-//! Curves are compared at the scores the reference reaches between half and twice the scenario's quality weight, as
-//! far as the method reaches them; where it reaches none of them, at all that both reach. The difference of a seed is
-//! the mean logarithm of the ratio at [`PLACES`] places evenly in that range; over the seeds its mean and the interval
-//! by Student's t are taken, and turned into percent.
+//! A curve says how long a method takes for *at least* a score, and what score it has *within* a latency: below its
+//! lowest score it takes what that takes, and given more time than its slowest point it has that point's score.
+//! Curves are compared at the scores (latencies) the reference reaches between half and twice the scenario's quality
+//! weight, as far as the method reaches them; where it reaches none of them, at the nearest that it does. The
+//! difference of a seed is the mean logarithm of the ratio at [`PLACES`] places evenly in that range; over the seeds
+//! its mean and the interval by Student's t are taken, and turned into percent.
 
 use serde::Serialize;
 
 use crate::simulate::live_outcome::LiveOutcome;
-use crate::simulate::statistics::{mean, paired_mean};
+use crate::simulate::statistics::{mean, t_interval};
 
 /// Multiples of the scenario's quality weight that make up a sweep.
-pub const QUALITY_FACTORS: [f64; 7] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0];
+pub const QUALITY_FACTORS: [f64; 7] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0];
 /// The one of them at which methods are shown by themselves.
 pub const UNIT_FACTOR: f64 = 1.0;
 
 /// Between these multiples the reference's scores are those of interest.
 const CORE_FACTORS: [f64; 2] = [0.5, 2.0];
 /// Where two curves are compared within their common range.
-const PLACES: usize = 9;
+const PLACES: u32 = 9;
 
 /// What a run at one quality weight came to.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -111,24 +113,24 @@ impl Sweep {
     }
 }
 
-/// One seed of a comparison. `null` where the curves have no score, or no latency, in common.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+/// One seed of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SeedMatch {
     /// The mean score at which latencies and energies are compared.
-    pub at_score: Option<f64>,
-    /// Mean latency at equal score, percent of the reference's.
-    pub latency_pct: Option<f64>,
+    pub at_score: f64,
+    /// Mean latency at equal score, percent more than the reference's.
+    pub latency_pct: f64,
     /// 95th percentile of latency at equal score, percent.
-    pub p95_pct: Option<f64>,
+    pub p95_pct: f64,
     /// 99th percentile of latency at equal score, percent.
-    pub p99_pct: Option<f64>,
+    pub p99_pct: f64,
     /// Energy at equal score, percent.
-    pub energy_pct: Option<f64>,
+    pub energy_pct: f64,
     /// Score at equal mean latency, points of 0.01.
-    pub score_points: Option<f64>,
+    pub score_points: f64,
 }
 
-/// A method against the reference: means over the seeds in which they can be compared, with 95 % intervals.
+/// A method against the reference: means over the seeds, with 95 % intervals, which one seed does not have.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Matched {
     /// The method.
@@ -136,61 +138,58 @@ pub struct Matched {
     /// What it is compared with.
     pub reference: String,
     /// The mean score at which latencies and energies are compared.
-    pub at_score: Option<f64>,
+    pub at_score: f64,
     /// Mean latency at equal score, percent; negative is better.
-    pub latency_pct: Option<f64>,
+    pub latency_pct: f64,
     /// Its interval.
     pub latency_ci: Option<[f64; 2]>,
     /// 95th percentile of latency at equal score, percent.
-    pub p95_pct: Option<f64>,
+    pub p95_pct: f64,
     /// Its interval.
     pub p95_ci: Option<[f64; 2]>,
     /// 99th percentile of latency at equal score, percent.
-    pub p99_pct: Option<f64>,
+    pub p99_pct: f64,
     /// Its interval.
     pub p99_ci: Option<[f64; 2]>,
     /// Score at equal mean latency, points of 0.01; positive is better.
-    pub score_points: Option<f64>,
+    pub score_points: f64,
     /// Its interval.
     pub score_ci: Option<[f64; 2]>,
     /// Energy at equal score, percent; negative is better.
-    pub energy_pct: Option<f64>,
+    pub energy_pct: f64,
     /// Its interval.
     pub energy_ci: Option<[f64; 2]>,
     /// Seed by seed.
     pub seeds: Vec<SeedMatch>,
 }
 
-/// Compares `method` with `reference`, seed by seed.
+/// Compares `method` with `reference`, seed by seed; both have the same seeds, at least one.
 #[must_use]
 pub fn compare(reference: &Sweep, method: &Sweep) -> Matched {
     let pairs = reference.seeds.iter().zip(&method.seeds);
-    let seeds: Vec<SeedMatch> = pairs.map(|(reference, method)| match_seed(reference, method)).collect();
-    let values = |of: fn(&SeedMatch) -> Option<f64>| seeds.iter().filter_map(of).collect::<Vec<f64>>();
+    let seeds: Vec<SeedMatch> = pairs.filter_map(|(theirs, ours)| match_seed(theirs, ours)).collect();
     // Ratios are averaged as logarithms, so that twice and half as much are as far apart.
-    let percent = |of: fn(&SeedMatch) -> Option<f64>| {
-        let logs: Vec<f64> = values(of).into_iter().map(|pct| (1.0 + pct / 100.0).ln()).collect();
-        let (mean, interval) = paired_mean(&logs).unzip();
-        (mean.map(to_percent), interval.flatten().map(|ends| ends.map(to_percent)))
+    let percent = |of: fn(&SeedMatch) -> f64| {
+        let logs: Vec<f64> = seeds.iter().map(|seed| (1.0 + of(seed) / 100.0).ln()).collect();
+        (to_percent(mean(&logs)), t_interval(&logs).map(|ends| ends.map(to_percent)))
     };
     let (latency_pct, latency_ci) = percent(|s| s.latency_pct);
     let (p95_pct, p95_ci) = percent(|s| s.p95_pct);
     let (p99_pct, p99_ci) = percent(|s| s.p99_pct);
     let (energy_pct, energy_ci) = percent(|s| s.energy_pct);
-    let (score_points, score_ci) = paired_mean(&values(|s| s.score_points)).unzip();
-    let at_scores = values(|s| s.at_score);
+    let score_points: Vec<f64> = seeds.iter().map(|seed| seed.score_points).collect();
     Matched {
         method: method.method.clone(),
         reference: reference.method.clone(),
-        at_score: (!at_scores.is_empty()).then(|| mean(&at_scores)),
+        at_score: mean(&seeds.iter().map(|seed| seed.at_score).collect::<Vec<_>>()),
         latency_pct,
         latency_ci,
         p95_pct,
         p95_ci,
         p99_pct,
         p99_ci,
-        score_points,
-        score_ci: score_ci.flatten(),
+        score_points: mean(&score_points),
+        score_ci: t_interval(&score_points),
         energy_pct,
         energy_ci,
         seeds,
@@ -201,91 +200,91 @@ fn to_percent(log_ratio: f64) -> f64 {
     100.0 * (log_ratio.exp() - 1.0)
 }
 
-fn match_seed(reference: &[SweepPoint], method: &[SweepPoint]) -> SeedMatch {
-    let core: Vec<SweepPoint> = reference
-        .iter()
-        .filter(|point| (CORE_FACTORS[0]..=CORE_FACTORS[1]).contains(&point.factor))
-        .copied()
-        .collect();
-    let curves = Curves { reference: Curve::of(reference), method: Curve::of(method), core };
-    let at_scores = curves.pairs(|p| p.score);
-    let at_latencies = curves.pairs(|p| p.latency_s);
-    let ratio = |of: fn(&SweepPoint) -> f64| {
-        let logs: Vec<f64> = at_scores.iter().map(|(theirs, ours)| (of(ours) / of(theirs)).ln()).collect();
-        (!logs.is_empty()).then(|| to_percent(mean(&logs)))
+/// `None` if one of them has no points.
+fn match_seed(reference: &[SweepPoint], method: &[SweepPoint]) -> Option<SeedMatch> {
+    let (theirs, ours) = (Curve::of(reference)?, Curve::of(method)?);
+    let core = || {
+        let is_core = |point: &&SweepPoint| (CORE_FACTORS[0]..=CORE_FACTORS[1]).contains(&point.factor);
+        reference.iter().filter(is_core)
     };
-    let average = |values: Vec<f64>| (!values.is_empty()).then(|| mean(&values));
-    SeedMatch {
-        at_score: average(at_scores.iter().map(|(theirs, _)| theirs.score).collect()),
-        latency_pct: ratio(|p| p.latency_s),
-        p95_pct: ratio(|p| p.p95_s),
-        p99_pct: ratio(|p| p.p99_s),
-        energy_pct: ratio(|p| p.energy_j),
-        score_points: average(
-            at_latencies.iter().map(|(theirs, ours)| 100.0 * (ours.score - theirs.score)).collect(),
-        ),
-    }
+    let scores = span(core().map(|point| point.score));
+    let at_scores: Vec<(SweepPoint, SweepPoint)> =
+        places(scores.map(|score| score.min(theirs.last().score).min(ours.last().score)))
+            .map(|score| (theirs.at_least(score), ours.at_least(score)))
+            .collect();
+    let latencies = span(core().map(|point| point.latency_s));
+    let at_latencies = places(latencies.map(|s| s.max(theirs.first().latency_s).max(ours.first().latency_s)))
+        .map(|latency_s| ours.within(latency_s).score - theirs.within(latency_s).score);
+    let percent = |of: fn(&SweepPoint) -> f64| {
+        let logs: Vec<f64> = at_scores.iter().map(|(theirs, ours)| (of(ours) / of(theirs)).ln()).collect();
+        to_percent(mean(&logs))
+    };
+    // Where the method has more than the score asked for, it is shown at what it has.
+    let places_of_score: Vec<f64> = at_scores.iter().map(|(_, ours)| ours.score).collect();
+    Some(SeedMatch {
+        at_score: mean(&places_of_score),
+        latency_pct: percent(|p| p.latency_s),
+        p95_pct: percent(|p| p.p95_s),
+        p99_pct: percent(|p| p.p99_s),
+        energy_pct: percent(|p| p.energy_j),
+        score_points: 100.0 * mean(&at_latencies.collect::<Vec<_>>()),
+    })
 }
 
-/// What a comparison may go by.
+/// The least and the largest value.
+fn span(values: impl Iterator<Item = f64>) -> [f64; 2] {
+    values.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], x| [low.min(x), high.max(x)])
+}
+
+/// [`PLACES`] evenly over a range, ends included.
+fn places([low, high]: [f64; 2]) -> impl Iterator<Item = f64> {
+    let share = |i: u32| f64::from(i) / f64::from(PLACES - 1);
+    (0..PLACES).map(move |i| low + (high - low) * share(i))
+}
+
+/// A figure that a curve rises in.
 type Key = fn(&SweepPoint) -> f64;
 
-struct Curves {
-    reference: Curve,
-    method: Curve,
-    /// The reference's points of interest.
-    core: Vec<SweepPoint>,
-}
-
-impl Curves {
-    /// Reference and method at equal values of `key`, evenly over their common range.
-    fn pairs(&self, key: Key) -> Vec<(SweepPoint, SweepPoint)> {
-        let Some([low, high]) = self.range(key) else { return Vec::new() };
-        let n = if high > low { PLACES } else { 1 };
-        let place = |i: usize| low + (high - low) * i as f64 / (n.max(2) - 1) as f64;
-        let pair = |at: f64| Some((self.reference.at(key, at)?, self.method.at(key, at)?));
-        (0..n).filter_map(|i| pair(place(i).min(high))).collect()
-    }
-
-    fn range(&self, key: Key) -> Option<[f64; 2]> {
-        let (theirs, ours) = (self.reference.range(key)?, self.method.range(key)?);
-        let core = self.core.iter().map(key);
-        let (low, high) =
-            (core.clone().fold(f64::INFINITY, f64::min), core.fold(f64::NEG_INFINITY, f64::max));
-        let of_interest = overlap(theirs, [low, high]);
-        of_interest.and_then(|core| overlap(core, ours)).or_else(|| overlap(theirs, ours))
-    }
-}
-
-fn overlap(a: [f64; 2], b: [f64; 2]) -> Option<[f64; 2]> {
-    let both = [a[0].max(b[0]), a[1].min(b[1])];
-    (both[0] <= both[1]).then_some(both)
-}
-
-/// Points that rise in score and in latency, with straight lines between them.
+/// Points that rise in score and in latency, with straight lines between them; at least one.
 #[derive(Debug)]
 struct Curve(Vec<SweepPoint>);
 
 impl Curve {
-    /// Of points in order of the quality weight.
-    fn of(points: &[SweepPoint]) -> Self {
+    /// Of points in order of the quality weight; `None` without points.
+    fn of(points: &[SweepPoint]) -> Option<Self> {
         let single = points.iter().map(|point| (1.0, *point)).collect();
         let rising = pool(pool(single, |p| p.score), |p| p.latency_s);
-        Self(rising.into_iter().map(|(_, point)| point).collect())
+        (!rising.is_empty()).then(|| Self(rising.into_iter().map(|(_, point)| point).collect()))
     }
 
-    fn range(&self, key: Key) -> Option<[f64; 2]> {
-        Some([key(self.0.first()?), key(self.0.last()?)])
+    fn first(&self) -> &SweepPoint {
+        &self.0[0]
     }
 
-    /// The curve where `key` is `value`; `None` beyond its ends.
-    fn at(&self, key: Key, value: f64) -> Option<SweepPoint> {
+    fn last(&self) -> &SweepPoint {
+        &self.0[self.0.len() - 1]
+    }
+
+    /// Where the method has at least this score, which its last point has.
+    fn at_least(&self, score: f64) -> SweepPoint {
+        self.at(|p| p.score, score)
+    }
+
+    /// The best within this latency, which its first point keeps.
+    fn within(&self, latency_s: f64) -> SweepPoint {
+        self.at(|p| p.latency_s, latency_s)
+    }
+
+    /// Where `key` is `value`; beyond an end, that end.
+    fn at(&self, key: Key, value: f64) -> SweepPoint {
         let after = self.0.partition_point(|point| key(point) < value);
-        let upper = self.0.get(after)?;
-        let Some(lower) = after.checked_sub(1).map(|before| &self.0[before]) else {
-            return (key(upper) <= value).then_some(*upper);
-        };
-        Some(lower.towards(upper, (value - key(lower)) / (key(upper) - key(lower))))
+        match (after.checked_sub(1).map(|before| &self.0[before]), self.0.get(after)) {
+            (Some(lower), Some(upper)) => {
+                lower.towards(upper, (value - key(lower)) / (key(upper) - key(lower)))
+            }
+            (None, _) => *self.first(),
+            (_, None) => *self.last(),
+        }
     }
 }
 

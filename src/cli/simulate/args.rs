@@ -21,15 +21,19 @@ use crate::simulate::engine::EngineKind;
 ///
 ///   How does it feel under load? Requests that keep arriving, backlog carried
 ///   over from window to window, the router's own planner in virtual time:
-///     cema-router simulate --scenario routerbench --arrivals-per-s 30,60,80
+///     cema-router simulate --scenario small-slots --load 0.3,0.6,0.8,0.95
 ///     cema-router simulate --scenario config.yaml --trace scored.jsonl --load 0.8
+///   and, since latency can be bought with score, at equal true score:
+///     cema-router simulate --scenario mixed-edge --load 0.8 --match-quality
 ///
-/// A scenario is a fleet: `routerbench` (the paper's Table II), `six-node` (its
-/// Table III), a scenario file of your own (see scenarios/ of the repository), or
-/// your router's configuration. Rows are scored prompts in the format of `quality
-/// import`; both shipped scenarios bring some. What the router believes (quality,
-/// answer length) is predicted from --profile rows; what then happens is taken
-/// from --trace rows. With one file given it is split, by hash of the question.
+/// A scenario is a fleet: `routerbench` and `six-node` (the paper's Tables II and
+/// III; `routerbench-live` and `six-node-live` with engines as real ones behave),
+/// `small-slots`, `mixed-edge`, a scenario file of your own (see scenarios/ of the
+/// repository), or your router's configuration. Rows are scored prompts in the
+/// format of `quality import`; shipped scenarios bring some. What the router
+/// believes (quality, answer length) is predicted from --profile rows; what then
+/// happens is taken from --trace rows. With one file given it is split, by hash of
+/// the question.
 ///
 /// One number of --batch-size, --copies, --arrivals-per-s or --load may be a list:
 /// one comparison for each. Same seed, same output, but for decision times. J
@@ -38,7 +42,8 @@ use crate::simulate::engine::EngineKind;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct SimulateArgs {
-    /// Fleet: routerbench, six-node, a scenario file, or a router configuration
+    /// Fleet: routerbench, six-node, small-slots, mixed-edge, six-node-live, routerbench-live, a scenario
+    /// file, or a router configuration
     #[arg(long, value_name = "NAME|FILE", default_value = "routerbench")]
     pub(super) scenario: String,
 
@@ -55,7 +60,8 @@ pub struct SimulateArgs {
     pub(super) quality: Knowledge,
 
     /// Policies to compare, besides those of the configuration `quality_only` (memetic, all weight on
-    /// quality) and `per_request` (each request as if it were alone) [default: all but greedy_plain]
+    /// quality), `per_request` (each request as if it were alone), and `memetic_fixed` and
+    /// `memetic_paper_fixed` (in fixed windows) [default: those of the configuration but greedy_plain]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(super) policies: Vec<String>,
 

@@ -131,16 +131,16 @@ fn matched_rows(runs: &[LiveRun]) -> Vec<Vec<String>> {
             let named = [run.arrivals_per_s.to_string(), run.load.to_string()].into_iter().chain(sizes);
             let figures = figures_of(m).into_iter().flat_map(|(value, interval)| {
                 let ends = interval.map_or([None, None], |ends| ends.map(Some));
-                [cell(value), cell(ends[0]), cell(ends[1])]
+                [cell(Some(value)), cell(ends[0]), cell(ends[1])]
             });
-            rows.push(named.chain([cell(m.at_score)]).chain(figures).collect());
+            rows.push(named.chain([m.at_score.to_string()]).chain(figures).collect());
         }
     }
     rows
 }
 
 /// Latency, its two percentiles, score and energy, each with its interval.
-fn figures_of(m: &Matched) -> [(Option<f64>, Option<[f64; 2]>); 5] {
+fn figures_of(m: &Matched) -> [(f64, Option<[f64; 2]>); 5] {
     [
         (m.latency_pct, m.latency_ci),
         (m.p95_pct, m.p95_ci),
@@ -187,12 +187,10 @@ pub(super) fn table(run: &LiveRun) -> String {
 
 fn matched_table(run: &LiveRun, comparison: &Comparison) -> String {
     let Some(first) = comparison.matched.first() else { return String::new() };
-    let head = ["latency %", "p95 %", "p99 %", "score points", "joules %", "at score", "seeds"];
+    let head = ["latency %", "p95 %", "p99 %", "score points", "joules %", "at score"];
     let body = comparison.matched.iter().map(|m| {
         let figures = figures_of(m).into_iter().map(|(value, interval)| with_interval(value, interval));
-        let at_score = m.at_score.map_or(NOTHING.to_owned(), |score| format!("{score:.3}"));
-        let n_compared = m.seeds.iter().filter(|seed| seed.latency_pct.is_some()).count();
-        (m.method.as_str(), figures.chain([at_score, n_compared.to_string()]).collect())
+        (m.method.as_str(), figures.chain([format!("{:.3}", m.at_score)]).collect())
     });
     format!(
         "against {} at equal true score (score points: at equal latency), {} seeds, 95 % intervals\n{}",
@@ -202,14 +200,10 @@ fn matched_table(run: &LiveRun, comparison: &Comparison) -> String {
     )
 }
 
-/// Stands for what cannot be compared.
-const NOTHING: &str = "-";
-
-fn with_interval(value: Option<f64>, interval: Option<[f64; 2]>) -> String {
-    match (value, interval) {
-        (None, _) => NOTHING.to_owned(),
-        (Some(value), None) => format!("{value:+.1}"),
-        (Some(value), Some([low, high])) => format!("{value:+.1} [{low:+.1}, {high:+.1}]"),
+fn with_interval(value: f64, interval: Option<[f64; 2]>) -> String {
+    match interval {
+        None => format!("{value:+.1}"),
+        Some([low, high]) => format!("{value:+.1} [{low:+.1}, {high:+.1}]"),
     }
 }
 
@@ -223,7 +217,7 @@ pub(super) fn overview(runs: &[LiveRun]) -> String {
     let body = first.matched.iter().enumerate().map(|(i, m)| {
         let cell = |(_, comparison): &(&LiveRun, &Comparison)| {
             let of_run = comparison.matched.get(i);
-            of_run.map_or(NOTHING.to_owned(), |m| with_interval(m.latency_pct, m.latency_ci))
+            of_run.map_or(String::new(), |m| with_interval(m.latency_pct, m.latency_ci))
         };
         (m.method.as_str(), compared.iter().map(cell).collect())
     });
