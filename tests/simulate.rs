@@ -10,13 +10,16 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use cema_router::config::Scenario;
+use cema_router::domain::DestinationOrd;
 use cema_router::domain::{
     Capabilities, Constraints, ModelTarget, Prediction, QualitySource, RoutingRequest, Weights,
 };
 use cema_router::planning::{WindowClose, WindowOrder, WindowParams};
 use cema_router::routing::{CompletionModel, CostModels, EnergyModel, ObjectiveMode, PolicyParams, TimeTerm};
 use cema_router::simulate::batches::{self, BatchOutcome, BatchParams};
-use cema_router::simulate::live::{self, Hooks, LiveParams, LiveRun, Visit};
+use cema_router::simulate::engine::EngineKind;
+use cema_router::simulate::live::{self, DEADLINE, Hooks, LiveParams, LiveRun, Record, Visit};
+use cema_router::simulate::live_outcome::LiveTruth;
 use cema_router::simulate::methods::DEFAULT_METHODS;
 use cema_router::simulate::{Method, SimulatedRequest, Workload};
 use cema_router::units::{Bytes, Quality, Seconds, Tokens};
@@ -164,30 +167,110 @@ fn live_params(close: WindowClose) -> LiveParams {
         max_overtakes: 64,
         order: WindowOrder::Fifo,
     };
-    let (objective, weights) = (ObjectiveMode::Stationary, Weights::EQUAL);
-    LiveParams { window, objective, costs: COSTS, weights, seed: 7 }
+    LiveParams {
+        window,
+        objective: ObjectiveMode::Stationary,
+        costs: COSTS,
+        completion: CompletionModel::Fifo,
+        engine: EngineKind::Fifo,
+        weights: Weights::EQUAL,
+        seed: 7,
+    }
 }
 
-fn run_live(workload: &Workload, name: &str, visits: &[Visit], close: WindowClose) -> (LiveRun, usize) {
+fn with_slots(close: WindowClose) -> LiveParams {
+    LiveParams { completion: CompletionModel::Slots, engine: EngineKind::Slots, ..live_params(close) }
+}
+
+fn run_live(workload: &Workload, name: &str, visits: &[Visit], params: &LiveParams) -> (LiveRun, usize) {
     let mut n_done = 0;
     let mut on_done = || n_done += 1;
     let mut hooks = Hooks { clock: &no_clock, on_done: &mut on_done };
-    let run = live::run(workload, visits, &methods(&[name])[0], &live_params(close), &mut hooks).unwrap();
+    let run = live::run(workload, visits, &methods(&[name])[0], params, &mut hooks).unwrap();
     (run, n_done)
 }
 
 #[test]
 fn one_request_alone_takes_its_service_and_the_round_trip() {
     let visits = [Visit { at: Seconds(3.0), row: 0 }];
-    let (run, _) = run_live(&tiny(1), "cloud_only", &visits, WindowClose::Fixed);
+    let (run, _) = run_live(&tiny(1), "cloud_only", &visits, &live_params(WindowClose::Fixed));
     let record = run.records[0].unwrap();
     // 0.05 s there, 0.9 s of prompt, 0.1 s of answer, 0.05 s back. Per-request policies have no window.
     assert_close(record.latency.get(), 1.1);
     assert_close(record.first_token.get(), 1.0);
     assert_close(record.held.get(), 0.0);
     assert_close(run.busy[0].get() + run.busy[1].get(), 1.0);
-    let (run, _) = run_live(&tiny(1), "memetic", &visits, WindowClose::Fixed);
+    let (run, _) = run_live(&tiny(1), "memetic", &visits, &live_params(WindowClose::Fixed));
     assert_close(run.records[0].unwrap().held.get(), 1.0);
+    // The same in fixed windows by its name, whatever windows the scenario has.
+    for (name, held_s) in [("memetic_fixed", 1.0), ("memetic", 0.002)] {
+        let (run, _) = run_live(&tiny(1), name, &visits, &live_params(WindowClose::Adaptive));
+        assert_close(run.records[0].unwrap().held.get(), held_s);
+    }
+}
+
+#[test]
+fn two_requests_share_an_engine_with_slots() {
+    let visits = [Visit { at: Seconds(0.0), row: 0 }, Visit { at: Seconds(0.0), row: 0 }];
+    let workload = tiny(1);
+    let (run, _) = run_live(&workload, "cloud_only", &visits, &with_slots(WindowClose::Fixed));
+    let [first, second] = [run.records[0].unwrap(), run.records[1].unwrap()];
+    // Prompts are read from 0.05 to 0.95 and to 1.85 s. The first answer, 0.1 s alone, comes at half its speed
+    // beside the second prompt and is there 0.05 s after 1.15 s; the second has the engine for itself.
+    assert_close(first.first_token.get(), 1.0);
+    assert_close(first.latency.get(), 1.2);
+    assert_close(second.first_token.get(), 1.9);
+    assert_close(second.latency.get(), 2.0);
+    assert_close(run.busy[0].get(), 1.9);
+    // While it reads it draws all, for 0.1 s 0.55 + 0.45 / 1024 of it.
+    assert_close(run.full_draw[0].get(), 1.8 + 0.1 * (0.55 + 0.45 / 1024.0));
+}
+
+#[test]
+fn capacity_is_what_saturated_engines_serve() {
+    let workload = tiny(3);
+    let capacity = |params: &LiveParams| LiveTruth::new(&workload, params).unwrap().capacity_per_s();
+    // One after the other: 1 s and 0.5 s each.
+    assert_close(capacity(&live_params(WindowClose::Fixed)), 3.0);
+    // With slots answers run beside prompts, and the prompts of 0.9 s and 0.45 s are the limit.
+    let slots = capacity(&with_slots(WindowClose::Fixed));
+    assert!((slots / (1.0 / 0.9 + 1.0 / 0.45) - 1.0).abs() < 0.01, "{slots}");
+}
+
+#[test]
+fn warm_up_is_left_out_and_a_rejection_counts_against_a_method() {
+    let workload = tiny(2);
+    let params = live_params(WindowClose::Fixed);
+    let record = |latency_s: f64| {
+        let (held, first_token) = (Seconds::ZERO, Seconds(latency_s / 2.0));
+        Some(Record {
+            destination: DestinationOrd(0),
+            row: 0,
+            held,
+            first_token,
+            latency: Seconds(latency_s),
+        })
+    };
+    // Of ten arrivals the first is left out; the last is rejected.
+    let records: Vec<_> =
+        [99.0].into_iter().chain([2.0; 8]).map(record).chain(std::iter::once(None)).collect();
+    let run = LiveRun {
+        records,
+        decisions: Vec::new(),
+        busy: vec![Seconds(9.0), Seconds::ZERO],
+        full_draw: vec![Seconds(9.0), Seconds::ZERO],
+        lasted: Seconds(18.0),
+    };
+    let truth = LiveTruth::new(&workload, &params).unwrap();
+    let outcome = truth.outcome(&workload, &methods(&["greedy"])[0], &params, &run);
+    assert_eq!((outcome.served, outcome.rejected), (9, 1));
+    // `big` answers with score 1.
+    assert_close(outcome.score, 8.0 / 9.0);
+    assert_close(outcome.latency_s.mean, (8.0 * 2.0 + DEADLINE.get()) / 9.0);
+    // Nine times 200 J, and nothing while idle.
+    assert_close(outcome.energy_j, 1800.0);
+    assert_close(outcome.energy_with_idle_j, 1800.0);
+    assert_close(outcome.utilisation, 0.25);
 }
 
 #[test]
@@ -196,9 +279,10 @@ fn every_request_is_served_once_under_every_policy() {
     // Bursts of seven, more than a window takes, faster than the fleet serves.
     let visits: Vec<Visit> =
         (0..70_u32).map(|i| Visit { at: Seconds(f64::from(i / 7)), row: i as usize % 10 }).collect();
-    for close in [WindowClose::Fixed, WindowClose::Adaptive] {
+    let closes = [WindowClose::Fixed, WindowClose::Adaptive];
+    for params in closes.map(live_params).into_iter().chain(closes.map(with_slots)) {
         for name in DEFAULT_METHODS {
-            let (run, n_done) = run_live(&workload, name, &visits, close);
+            let (run, n_done) = run_live(&workload, name, &visits, &params);
             assert_eq!(n_done, visits.len(), "{name}");
             for (record, visit) in run.records.iter().zip(&visits) {
                 let record = record.unwrap();
@@ -206,12 +290,22 @@ fn every_request_is_served_once_under_every_policy() {
                 assert!(record.held.get() <= record.first_token.get(), "{name}: {record:?}");
                 assert!(record.first_token.get() <= record.latency.get(), "{name}: {record:?}");
             }
-            // Work is conserved: at speed-up 1 engines are busy exactly as long as their jobs take.
+            // Work is conserved: at speed-up 1 engines are busy exactly as long as their jobs take, or less where
+            // answers run beside prompts.
             for d in 0..2 {
-                let n = run.records.iter().flatten().filter(|r| r.destination.idx() == d).count();
-                assert_close(run.busy[d].get(), n as f64 * [1.0, 0.5][d]);
+                let n = run.records.iter().flatten().filter(|r| r.destination.idx() == d).count() as f64;
+                let (alone_s, prompts_s) = (n * [1.0, 0.5][d], n * [0.9, 0.45][d]);
+                match params.engine {
+                    EngineKind::Fifo => assert_close(run.busy[d].get(), alone_s),
+                    EngineKind::Slots => {
+                        assert!(
+                            (prompts_s..alone_s + 1e-9).contains(&run.busy[d].get()) || n < 1.0,
+                            "{name}"
+                        );
+                    }
+                }
             }
-            let (again, _) = run_live(&workload, name, &visits, close);
+            let (again, _) = run_live(&workload, name, &visits, &params);
             assert_eq!(run.records, again.records, "{name}: same seed, same course");
         }
     }
@@ -351,6 +445,48 @@ fn quick_json_live(more: &[&str]) -> Value {
     serde_json::from_str(&printed(&[&common[..], &["--format", "json"], more].concat())).unwrap()
 }
 
+#[test]
+fn methods_are_compared_at_equal_score_over_paired_seeds() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = |format: &'static str| {
+        let common =
+            ["--quality", "oracle", "--evaluations", "300", "--requests", "80", "--scenario", "small-slots"];
+        let matching = ["--load", "0.8", "--match-quality", "--seeds", "2", "--format", format];
+        let methods =
+            ["--policies", "memetic,memetic_fixed,round_robin", "--plot", dir.path().to_str().unwrap()];
+        printed(&[&common[..], &matching, &methods].concat())
+    };
+    let mut report: Value = serde_json::from_str(&args("json")).unwrap();
+    assert_eq!((report["engine"].as_str(), report["lengths"].as_str()), (Some("slots"), Some("synthetic")));
+    let matched = report["matched"].as_array().unwrap();
+    let names: Vec<_> = matched.iter().map(|m| m["method"].as_str().unwrap()).collect();
+    assert_eq!(names, ["memetic", "memetic_fixed", "round_robin"], "all but the reference");
+    for m in matched {
+        assert_eq!(
+            (m["reference"].as_str(), m["seeds"].as_array().unwrap().len()),
+            (Some("greedy_plain"), 2)
+        );
+        for figure in ["latency", "p95", "p99", "energy"] {
+            let (value, ends) = (&m[&format!("{figure}_pct")], &m[&format!("{figure}_ci")]);
+            let [value, low, high] = [value, &ends[0], &ends[1]].map(|x| x.as_f64().unwrap());
+            assert!(low <= value && value <= high, "{m}");
+        }
+        assert!(m["score_points"].is_f64() && m["score_ci"].is_array(), "{m}");
+    }
+    let n_points: Vec<_> =
+        report["sweeps"].as_array().unwrap().iter().map(|s| s["points"].as_array().unwrap().len()).collect();
+    assert_eq!(n_points, [7, 7, 1, 7], "round robin does not heed weights");
+    let svg = std::fs::read_to_string(dir.path().join("matched-80.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("memetic_fixed"), "{svg}");
+    let mut again: Value = serde_json::from_str(&args("json")).unwrap();
+    without_decision_times(&mut report);
+    without_decision_times(&mut again);
+    assert_eq!(report, again, "same seed, same output");
+    let csv = args("csv");
+    assert_eq!(csv.lines().count(), 4, "{csv}");
+    assert!(args("table").contains("against greedy_plain at equal true score"));
+}
+
 /// Rows that ask for the colour of numbered things, all scored `score`.
 fn rows(numbers: std::ops::Range<u32>, score: f64) -> String {
     let row = |n: u32| {
@@ -412,6 +548,10 @@ fn every_shipped_scenario_loads_and_labels_its_assumptions() {
 #[test]
 fn faults_are_named_with_what_there_is() {
     refused(&["--scenario", "nowhere"], &["unknown scenario `nowhere`", "routerbench, six-node"]);
+    refused(&["--match-quality"], &["--match-quality compares runs over time", "--load"]);
+    refused(&["--load", "0.5", "--match-quality", "--reference", "best"], &["unknown policy `best`"]);
+    refused(&["--load", "0.5", "--match-quality", "--weights", "time=1"], &["the weight of quality"]);
+    refused(&["--policies", "greedy_fixed"], &["unknown policy `greedy_fixed`", "memetic_fixed"]);
     refused(&["--policies", "clever"], &["unknown policy `clever`", "memetic_paper", "quality_only"]);
     refused(&["--policies", "greedy,greedy"], &["given twice"]);
     refused(&["--sweep", "speed=1"], &["unknown parameter `speed`", "population"]);

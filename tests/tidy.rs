@@ -31,7 +31,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     ("calibrate", &["units", "domain", "endpoint"]),
     ("telemetry", &[]),
-    ("config", &["units", "domain", "routing", "planning", "endpoint", "profiler", "telemetry"]),
+    ("config", &["units", "domain", "routing", "planning", "endpoint", "profiler", "telemetry", "simulate"]),
     (
         "app",
         &[

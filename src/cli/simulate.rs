@@ -1,8 +1,12 @@
 //! `simulate`: the router's policies on recorded prompts, in independent batches or under arrivals over time.
 
 mod args;
+mod arrivals;
 mod embeddings;
+mod live_runs;
+mod parallel;
 mod prepare;
+mod settings;
 mod trace;
 
 use std::io::Write as _;
@@ -14,34 +18,26 @@ use anyhow::{Context, bail};
 use crate::cli::progress::Progress;
 pub use args::SimulateArgs;
 use args::{Format, Knowledge};
+use live_runs::LiveCommand;
 use prepare::ProfileSource;
+use settings::{Settings, methods};
 
 use crate::config::Scenario;
 use crate::cpu_time::thread_cpu_time;
-use crate::domain::Weights;
-use crate::planning::WindowParams;
-use crate::routing::{CompletionModel, CostModels, PolicyKind, PolicyParams, TimeTerm, rng_for};
-use crate::simulate::arrivals::Arrivals;
+use crate::routing::{CompletionModel, PolicyKind, TimeTerm};
 use crate::simulate::batches::{self, BatchParams};
-use crate::simulate::live::{self, Hooks, LiveParams, Visit};
-use crate::simulate::live_outcome::LiveTruth;
-use crate::simulate::methods::DEFAULT_METHODS;
-use crate::simulate::report::{BatchRun, Header, LiveRun, Report, Rows, Runs};
+use crate::simulate::report::{BatchRun, Header, Report, Rows, Runs};
 use crate::simulate::{Method, Workload, plot};
-use crate::units::Seconds;
 
 /// Shipped scenarios by name.
-const SHIPPED: [(&str, &str); 2] = [
+const SHIPPED: [(&str, &str); 6] = [
     ("routerbench", include_str!("../../scenarios/routerbench.yaml")),
     ("six-node", include_str!("../../scenarios/six-node.yaml")),
+    ("small-slots", include_str!("../../scenarios/small-slots.yaml")),
+    ("mixed-edge", include_str!("../../scenarios/mixed-edge.yaml")),
+    ("six-node-live", include_str!("../../scenarios/six-node-live.yaml")),
+    ("routerbench-live", include_str!("../../scenarios/routerbench-live.yaml")),
 ];
-
-/// Longest window, as in the configuration.
-const WINDOW_MS_MAX: f64 = 1_000.0;
-
-/// Streams of the seed that arrival times and their rows are drawn from; batches use the low ones.
-const ARRIVAL_STREAM: u64 = 1 << 40;
-const ROW_STREAM: u64 = ARRIVAL_STREAM + 1;
 
 /// Runs the command: results go to standard output, progress to standard error.
 ///
@@ -55,7 +51,8 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
     let (workload, header) = prepare(args, &scenario, &settings, &progress)?;
     progress.say(&format!("seed {}", args.seed));
     let runs = if settings.is_live {
-        Runs::Live(live_runs(args, &workload, &methods, &settings, &progress)?)
+        let command = LiveCommand { args, methods: &methods, settings: &settings };
+        Runs::Live(command.run(&workload, &progress)?)
     } else {
         Runs::Batch(batch_runs(args, &workload, &methods, &settings, &progress)?)
     };
@@ -93,121 +90,6 @@ fn load_scenario(name: &str) -> anyhow::Result<Scenario> {
     Ok(Scenario::load(path)?)
 }
 
-fn methods(args: &SimulateArgs) -> anyhow::Result<Vec<Method>> {
-    let mut params = PolicyParams::default();
-    params.memetic.evaluations_max = Some(args.evaluations);
-    let defaults = || DEFAULT_METHODS.map(str::to_owned).to_vec();
-    let names = if args.policies.is_empty() { defaults() } else { args.policies.clone() };
-    let mut methods = Vec::with_capacity(names.len());
-    for name in &names {
-        if methods.iter().any(|method: &Method| method.name() == name) {
-            bail!("policy `{name}` is given twice");
-        }
-        methods.push(Method::named(name, params)?);
-    }
-    if let Some(sweep) = &args.sweep {
-        let (name, values) = sweep.split_once('=').context("--sweep wants NAME=X,Y")?;
-        for value in values.split(',') {
-            let value = value.parse().with_context(|| format!("--sweep: `{value}` is not a number"))?;
-            methods.push(Method::paper_variant(name, value)?);
-        }
-    }
-    Ok(methods)
-}
-
-/// What the arguments mean for the scenario.
-struct Settings {
-    is_live: bool,
-    sweep: Option<&'static str>,
-    weights: Weights,
-    costs: CostModels,
-    live: LiveParams,
-    arrivals: Arrivals,
-}
-
-impl Settings {
-    fn new(args: &SimulateArgs, scenario: &Scenario, methods: &[Method]) -> anyhow::Result<Self> {
-        let arrivals = arrivals(&args.live.arrivals)?;
-        let lists = [
-            ("batch_size", args.batches.batch_size.len()),
-            ("copies", args.batches.copies.len()),
-            ("arrivals_per_s", args.live.arrivals_per_s.len()),
-            ("load", args.live.load.len()),
-        ];
-        let mut swept = lists.into_iter().filter(|(_, n)| *n > 1).map(|(name, _)| name);
-        let sweep = swept.next();
-        if let (Some(one), Some(other)) = (sweep, swept.next()) {
-            bail!("{one} and {other} are both lists; only one of them may be");
-        }
-        let is_listed = matches!(arrivals, Arrivals::At(_));
-        let is_live = is_listed || !args.live.arrivals_per_s.is_empty() || !args.live.load.is_empty();
-        if is_listed && !(args.live.arrivals_per_s.is_empty() && args.live.load.is_empty()) {
-            bail!(
-                "arrival times from a file have a rate of their own; leave out --arrivals-per-s and --load"
-            );
-        }
-        if let Some(method) = methods.iter().find(|method| is_live && method.is_batch_only()) {
-            bail!("{} is for independent batches only", method.name());
-        }
-        if is_live && args.batches.batch_size.len() > 1 {
-            bail!("--batch-size is for independent batches; leave it out with --arrivals-per-s or --load");
-        }
-        let weights = args.weights.unwrap_or(scenario.routing.weights);
-        let costs = CostModels {
-            completion: CompletionModel::Fifo,
-            time: TimeTerm::Makespan,
-            energy: scenario.routing.energy_model,
-        };
-        let live = LiveParams {
-            window: window(args, scenario)?,
-            objective: scenario.routing.objective,
-            costs,
-            weights,
-            seed: args.seed,
-        };
-        Ok(Self { is_live, sweep, weights, costs, live, arrivals })
-    }
-}
-
-fn window(args: &SimulateArgs, scenario: &Scenario) -> anyhow::Result<WindowParams> {
-    let mut window = scenario.window;
-    if let Some(ms) = args.live.window_ms {
-        if !(0.0..=WINDOW_MS_MAX).contains(&ms) {
-            bail!("--window-ms is {ms}; allowed are 0 to {WINDOW_MS_MAX}");
-        }
-        window.max_wait = Seconds::from_ms(ms);
-    }
-    window.close = args.live.window.unwrap_or(window.close);
-    Ok(window)
-}
-
-fn arrivals(name: &str) -> anyhow::Result<Arrivals> {
-    let path = match name {
-        "poisson" => return Ok(Arrivals::Poisson),
-        "bursty" => return Ok(Arrivals::Bursty),
-        path => Path::new(path),
-    };
-    let text = std::fs::read_to_string(path).with_context(|| {
-        format!("--arrivals is `{name}`: neither `poisson` nor `bursty` nor a file that can be read")
-    })?;
-    let mut times = Vec::new();
-    for (number, line) in (1..).zip(text.lines()) {
-        let first = line.split(',').next().unwrap_or_default().trim();
-        match first.parse::<f64>() {
-            Ok(at_s) if at_s.is_finite() && at_s >= 0.0 => times.push(Seconds(at_s)),
-            // A line of titles.
-            Err(_) if number == 1 => {}
-            _ if first.is_empty() => {}
-            _ => bail!("{name}: line {number}: `{first}` is not a time in seconds from 0 on"),
-        }
-    }
-    if times.is_empty() {
-        bail!("{name}: no arrival times; one in seconds per line is wanted");
-    }
-    times.sort_by(|a, b| a.get().total_cmp(&b.get()));
-    Ok(Arrivals::At(times))
-}
-
 /// Trace and profile as asked for, joined into a workload.
 fn prepare(
     args: &SimulateArgs,
@@ -224,7 +106,7 @@ fn prepare(
             scenario.trace_models.join(", ")
         ),
     };
-    let mut is_synthetic = trace.fill_lengths(&scenario.trace_models);
+    let mut is_synthetic = trace.fill_lengths(&scenario.lengths, &scenario.trace_models);
     let mut rows_of_profile = None;
     let workload = if args.quality == Knowledge::Oracle {
         prepare::oracle(scenario, &trace)?
@@ -251,7 +133,7 @@ fn prepare(
                     trace.source
                 );
             }
-            is_synthetic |= profile.fill_lengths(&scenario.trace_models);
+            is_synthetic |= profile.fill_lengths(&scenario.lengths, &scenario.trace_models);
             rows_of_profile = Some(Rows { source: profile.source.clone(), rows: Some(profile.rows.len()) });
         }
         prepare::predicted(scenario, &mut trace, profile, &args.embedder.params(), progress)?
@@ -263,11 +145,10 @@ fn prepare(
                 .into(),
         );
     }
-    if scenario.routing.completion != CompletionModel::Fifo || scenario.routing.time != TimeTerm::Makespan {
-        assumptions.push(
-            "planned and served first in, first out with a batch speed-up (completion: fifo, time: makespan)"
-                .into(),
-        );
+    let is_paper =
+        (scenario.routing.completion, scenario.routing.time) == (CompletionModel::Fifo, TimeTerm::Makespan);
+    if !settings.is_live && !is_paper {
+        assumptions.push("the objective counts time by Eq. 4 (completion: fifo, time: makespan)".into());
     }
     let header = Header {
         scenario: args.scenario.clone(),
@@ -323,77 +204,10 @@ fn batch_runs(
     Ok(runs)
 }
 
-fn live_runs(
-    args: &SimulateArgs,
-    workload: &Workload,
-    methods: &[Method],
-    settings: &Settings,
-    progress: &Progress,
-) -> anyhow::Result<Vec<LiveRun>> {
-    let live = &args.live;
-    let n_runs = live.arrivals_per_s.len().max(live.load.len()).max(1) * args.batches.copies.len();
-    let stage = progress.stage("requests", n_runs * methods.len() * live.requests as usize);
-    let mut runs = Vec::with_capacity(n_runs);
-    for copies in &args.batches.copies {
-        let workload = workload.replicated(*copies as usize);
-        let truth = LiveTruth::new(&workload, &settings.live)?;
-        let capacity = truth.capacity_per_s();
-        for rate in rates(args, settings, capacity) {
-            let visits = visits(args, settings, &workload, rate);
-            let mut outcomes = Vec::with_capacity(methods.len());
-            for method in methods {
-                let mut on_done = || stage.advance();
-                let mut hooks = Hooks { clock: &thread_cpu_time, on_done: &mut on_done };
-                let run = live::run(&workload, &visits, method, &settings.live, &mut hooks)?;
-                outcomes.push(truth.outcome(&workload, method, &settings.live, &run).into());
-            }
-            runs.push(LiveRun {
-                arrivals_per_s: rate,
-                load: rate / capacity,
-                arrivals: live.arrivals.clone(),
-                requests: visits.len(),
-                destinations: workload.destinations().len(),
-                window: settings.live.window.close.as_str(),
-                window_ms: settings.live.window.max_wait.get() * 1e3,
-                methods: outcomes,
-            });
-        }
-    }
-    Ok(runs)
-}
-
-/// Mean arrivals a second of each run.
-fn rates(args: &SimulateArgs, settings: &Settings, capacity_per_s: f64) -> Vec<f64> {
-    if let Arrivals::At(times) = &settings.arrivals {
-        let last = times.last().map_or(0.0, |at| at.get());
-        return vec![times.len() as f64 / last.max(f64::MIN_POSITIVE)];
-    }
-    let loads = args.live.load.iter().map(|load| load * capacity_per_s);
-    args.live.arrivals_per_s.iter().copied().chain(loads).collect()
-}
-
-/// Arrival times, and rows in rounds of random order so that each is asked about equally often.
-fn visits(args: &SimulateArgs, settings: &Settings, workload: &Workload, rate: f64) -> Vec<Visit> {
-    use rand::seq::SliceRandom as _;
-    let n = args.live.requests as usize;
-    let times = settings.arrivals.times(n, rate, &mut rng_for(args.seed, ARRIVAL_STREAM));
-    let mut rng = rng_for(args.seed, ROW_STREAM);
-    let mut round: Vec<usize> = Vec::new();
-    let mut visits = Vec::with_capacity(times.len());
-    for at in times {
-        if round.is_empty() {
-            round = (0..workload.requests().len()).collect();
-            round.shuffle(&mut rng);
-        }
-        visits.extend(round.pop().map(|row| Visit { at, row }));
-    }
-    visits
-}
-
 fn write_charts(folder: &Path, report: &Report, progress: &Progress) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
     for chart in plot::charts(report) {
-        let path = folder.join(chart.file_name);
+        let path = folder.join(&chart.file_name);
         std::fs::write(&path, chart.svg).with_context(|| format!("cannot write {}", path.display()))?;
         progress.say(&format!("chart {}", path.display()));
     }

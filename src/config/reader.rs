@@ -171,6 +171,25 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// The keys of a mapping that may have any, with their values; null ones are left out.
+    pub(super) fn free_keys(&self) -> Vec<(&'a str, Self)> {
+        let Value::Mapping(entries) = &self.node.value else {
+            self.fault("must be a mapping of keys to values", "");
+            return Vec::new();
+        };
+        let mut fields: Vec<(&'a str, Self)> = Vec::new();
+        for entry in entries.iter().filter(|entry| !entry.node.is_null()) {
+            let spot = Spot { path: joined(&self.spot.path, &entry.key), line: entry.line };
+            let field = Self { spot, node: &entry.node, ..self.clone() };
+            if fields.iter().any(|(key, _)| *key == entry.key) {
+                field.fault("given twice", "each key once");
+            } else {
+                fields.push((&entry.key, field));
+            }
+        }
+        fields
+    }
+
     /// A scalar's text, whatever its type in YAML; not empty and free of control characters.
     pub(super) fn text(&self, allowed: &str) -> Option<&'a str> {
         let text = match &self.node.value {

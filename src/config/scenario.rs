@@ -2,7 +2,8 @@
 //!
 //! The sections `routing`, `window`, `quality` and a node's `power` and `network` are those of the
 //! configuration. A model is described by measured `throughput`, or by `parameters_b` and `tflops` as in the
-//! paper's Tables II and III.
+//! paper's Tables II and III. `engine` says how the simulated engines behave, `lengths` how long answers are where a
+//! trace does not say.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ use crate::domain::destination::{
 use crate::domain::named::named_enum;
 use crate::endpoint::EndpointKind;
 use crate::planning::params::WindowParams;
+use crate::simulate::engine::EngineKind;
+use crate::simulate::lengths::{LengthModel, PredictedLengths};
 use crate::units::{Quality, Tokens, TokensPerSec};
 
 named_enum! {
@@ -57,6 +60,10 @@ pub struct Scenario {
     pub window: WindowParams,
     /// `quality`: how predictions are made.
     pub quality: QualityConfig,
+    /// `engine`: what serves requests that arrive over time; default the one `routing.completion` is about.
+    pub engine: EngineKind,
+    /// `lengths`: how long answers are where the trace does not say.
+    pub lengths: LengthModel,
     /// `uniroute`; default `clusters`.
     pub uniroute: UnirouteErrors,
     /// Node–model pairs, ids unique, in order of the file.
@@ -99,9 +106,11 @@ impl Scenario {
             title: format!("the fleet of {}", path.display()),
             assumptions: Vec::new(),
             trace: None,
+            engine: EngineKind::of_model(config.routing.completion),
             routing: config.routing,
             window: config.window,
             quality: config.quality,
+            lengths: LengthModel::default(),
             uniroute: UnirouteErrors::Clusters,
             trace_models: destinations.iter().map(|d| Arc::clone(&d.model)).collect(),
             destinations,
@@ -133,6 +142,8 @@ fn read_scenario(s: &mut Section<'_>) -> Option<Scenario> {
     let routing = s.section("routing", RoutingConfig::read);
     let window = s.section("window", read_window);
     let quality = s.section("quality", QualityConfig::read);
+    let engine = s.choice("engine", EngineKind::ALL, EngineKind::of_model(routing.completion));
+    let lengths = s.section("lengths", read_lengths);
     let uniroute = s.choice("uniroute", UnirouteErrors::ALL, UnirouteErrors::Clusters);
     let mut fleet = Fleet::default();
     for node in s.require("nodes", ALLOWED_NODES)?.filled_list(ALLOWED_NODES) {
@@ -145,10 +156,42 @@ fn read_scenario(s: &mut Section<'_>) -> Option<Scenario> {
         routing,
         window,
         quality,
+        engine,
+        lengths,
         uniroute,
         destinations: fleet.destinations,
         trace_models: fleet.trace_models,
     })
+}
+
+/// Reads `lengths`: `task_mean` tokens by benchmark, 1 to 100000, and `verbosity` by model of the trace, 0.01 to 100,
+/// both beside those built in; `request_sd` (0.45) and `pair_sd` (0.25), 0 to 2; `predicted` with its own
+/// `request_sd` and `noise_sd` (0.25 each), without which lengths are predicted from the profile.
+fn read_lengths(s: &mut Section<'_>) -> LengthModel {
+    let mut lengths = LengthModel::default();
+    let tables = [
+        ("task_mean", &mut lengths.task_mean, 1.0..=1e5),
+        ("verbosity", &mut lengths.verbosity, 0.01..=100.0),
+    ];
+    for (key, table, range) in tables {
+        let given = s.get(key).map_or_else(Vec::new, |field| field.free_keys());
+        table.extend(
+            given.into_iter().filter_map(|(name, field)| Some((name.into(), field.float(&range, "")?))),
+        );
+    }
+    let sd = 0.0..=2.0;
+    lengths.request_sd = s.float("request_sd", sd.clone(), lengths.request_sd);
+    lengths.pair_sd = s.float("pair_sd", sd.clone(), lengths.pair_sd);
+    lengths.predicted = s.get("predicted").and_then(|field| {
+        field.section(|s| {
+            let PredictedLengths { request_sd, noise_sd } = PredictedLengths::default();
+            PredictedLengths {
+                request_sd: s.float("request_sd", sd.clone(), request_sd),
+                noise_sd: s.float("noise_sd", sd.clone(), noise_sd),
+            }
+        })
+    });
+    lengths
 }
 
 #[derive(Default)]

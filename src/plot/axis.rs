@@ -45,6 +45,16 @@ impl Axis {
         Self { is_log, range: [min, max], pixels, ticks: values.to_vec() }
     }
 
+    /// Exactly over `values`, with round ticks between its ends.
+    pub(super) fn rounded(values: &[f64], pixels: [f64; 2]) -> Self {
+        let axis = Self::over(values, false, pixels);
+        let [low, high] = axis.range;
+        let step = if high > low { round_step((high - low) / 5.0) } else { 1.0 };
+        let first = (low / step - 1e-9).ceil() * step;
+        let ticks = (0..).map(|i| first + f64::from(i) * step).take_while(|tick| *tick <= high + 1e-9 * step);
+        Self { ticks: if high > low { ticks.collect() } else { vec![low] }, ..axis }
+    }
+
     pub(super) fn at(&self, value: f64) -> f64 {
         let scaled = |x: f64| if self.is_log { x.max(self.range[0].min(1e-12)).ln() } else { x };
         let [low, high] = self.range.map(scaled);
@@ -105,6 +115,9 @@ mod tests {
         let axis = Axis::around(&[0.02, 3.0], [100.0, 0.0]);
         assert_eq!(axis.ticks.iter().map(|t| short(*t)).collect::<Vec<_>>(), ["0.01", "0.1", "1", "10"]);
         assert!((axis.at(0.1) - 200.0 / 3.0).abs() < 1e-9);
+        let axis = Axis::rounded(&[0.543, 0.61], [0.0, 100.0]);
+        assert_eq!(axis.ticks.iter().map(|t| short(*t)).collect::<Vec<_>>(), ["0.56", "0.58", "0.6"]);
+        assert!((axis.at(0.543)).abs() < 1e-9 && (axis.at(0.61) - 100.0).abs() < 1e-9);
         assert!(
             (Axis::over(&[7.0], false, [0.0, 10.0]).at(7.0) - 5.0).abs() < 1e-9,
             "one value is in the middle"

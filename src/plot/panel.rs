@@ -60,6 +60,8 @@ pub enum XAxis {
     Each,
     /// The same, logarithmic.
     EachLog,
+    /// Over the points, with round ticks.
+    Round,
     /// From zero with round ticks, and y too: straight lines stay straight.
     FromZero,
 }
@@ -179,11 +181,12 @@ fn draw_lines(svg: &mut Svg, lines: &[Line], frame: &Frame, kind: XAxis) {
     let pixels = [frame.left + 14.0, frame.right - 14.0];
     let x_axis = match kind {
         XAxis::Each | XAxis::EachLog => Axis::over(&xs, kind == XAxis::EachLog, pixels),
+        XAxis::Round => Axis::rounded(&xs, pixels),
         XAxis::FromZero => Axis::from_zero(xs.last().copied().unwrap_or_default(), pixels),
     };
     let y_pixels = [frame.bottom, frame.top];
     let y_axis = match kind {
-        XAxis::Each | XAxis::EachLog => Axis::around(&tops, y_pixels),
+        XAxis::Each | XAxis::EachLog | XAxis::Round => Axis::around(&tops, y_pixels),
         XAxis::FromZero => Axis::from_zero(tops.iter().copied().fold(0.0, f64::max), y_pixels),
     };
     for tick in &y_axis.ticks {

@@ -2,8 +2,8 @@
 //! engines, backlog carried over from window to window.
 //!
 //! A request arrives, is planned (the solver takes no virtual time), travels half a round trip, is served,
-//! and travels back with its payload. The router believes its predictions; the engines take what the answer
-//! really needs. Policies that decide on several requests at once gather them in the configured window;
+//! and travels back with its payload; answers are streamed, so the router sees the first token of each. The router
+//! believes its predictions; the engines take what the answer really needs. Policies that decide on several requests at once gather them in the configured window;
 //! per-request policies take each as it comes.
 
 use std::cmp::Ordering;
@@ -14,18 +14,17 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::domain::{DestinationOrd, Weights};
 use crate::planning::{
-    Action, Arrival, PlanJob, PlanParams, Planner, PlannerParams, Step, Ticket, WindowParams,
+    Action, Arrival, PlanJob, PlanParams, Planner, PlannerParams, PriceParams, Step, Ticket, WindowParams,
 };
 use crate::routing::{
     CostModels, Objective, ObjectiveMode, PolicyError, Problem, RoutingDecision, RoutingPolicy, legal_set,
 };
-use crate::simulate::engine::{Engine, FifoEngine, Job, Served};
-use crate::simulate::workload::Figures;
+use crate::simulate::engine::{Engine, EngineEvent, EngineKind, Job, Milestone};
 use crate::simulate::{Method, SimulateError, Workload};
 use crate::units::Seconds;
 
 /// A request that found no place for so long is answered with an error.
-const DEADLINE: Seconds = Seconds(600.0);
+pub const DEADLINE: Seconds = Seconds(600.0);
 
 /// What is run.
 #[derive(Debug, Clone, Copy)]
@@ -34,8 +33,10 @@ pub struct LiveParams {
     pub window: WindowParams,
     /// How terms are normalised.
     pub objective: ObjectiveMode,
-    /// Completion, time and energy models.
+    /// Completion, time and energy models of the objective.
     pub costs: CostModels,
+    /// What serves the requests.
+    pub engine: EngineKind,
     /// ω.
     pub weights: Weights,
     /// Seed of the solvers.
@@ -75,6 +76,8 @@ pub struct LiveRun {
     pub decisions: Vec<Seconds>,
     /// Busy time of each destination's engine.
     pub busy: Vec<Seconds>,
+    /// Time at full draw of each, see [`Engine::full_draw`].
+    pub full_draw: Vec<Seconds>,
     /// From the first arrival to the last answer.
     pub lasted: Seconds,
 }
@@ -91,9 +94,8 @@ pub fn run(
     params: &LiveParams,
     hooks: &mut Hooks<'_>,
 ) -> Result<LiveRun, SimulateError> {
-    let rows: Vec<usize> = (0..workload.requests().len()).collect();
-    let truth = workload.problem(&rows, Figures::True, &params.costs, params.weights)?;
-    let policy = method.policy();
+    let truth = workload.truth(params.costs.energy)?;
+    let policy = Clustered { policy: method.policy(), needs_clusters: method.needs_clusters(), workload };
     let mut driver = Driver::new(workload, visits, method, params, &truth);
     while let Some(Event { at, what, .. }) = driver.events.pop() {
         driver.handle(at, what, hooks);
@@ -101,12 +103,13 @@ pub fn run(
         if driver.events.peek().is_some_and(|next| next.at.get() <= at.get()) {
             continue;
         }
-        driver.plan(at, policy.as_ref(), params, hooks)?;
+        driver.plan(at, &policy, params, hooks)?;
     }
     Ok(LiveRun {
         records: driver.records,
         decisions: driver.decisions,
-        busy: driver.engines.iter().map(Engine::busy).collect(),
+        busy: driver.engines.iter().map(|engine| engine.busy()).collect(),
+        full_draw: driver.engines.iter().map(|engine| engine.full_draw()).collect(),
         lasted: driver.ended - visits.first().map_or(Seconds::ZERO, |visit| visit.at),
     })
 }
@@ -125,8 +128,10 @@ enum What {
     Arrive(usize),
     /// A job arrives at an engine.
     Reach(DestinationOrd, Job),
-    /// An engine has something finished.
+    /// An engine wants to be looked at.
     Engine(DestinationOrd),
+    /// The first token of an answer arrives at the router.
+    Content(Ticket),
     /// An answer arrives at the router.
     Answer(Ticket, Record),
     /// The planner asked to be looked at.
@@ -155,18 +160,26 @@ impl PartialOrd for Event {
     }
 }
 
+/// What is known so far of a request that has been sent.
+#[derive(Debug, Clone, Copy, Default)]
+struct Underway {
+    held: Seconds,
+    /// From arrival to the first token at the router.
+    first_token: Seconds,
+}
+
 struct Driver<'a> {
     workload: &'a Workload,
     visits: &'a [Visit],
     truth: &'a Problem,
     planner: Planner,
-    engines: Vec<FifoEngine>,
+    costs: CostModels,
+    engines: Vec<Box<dyn Engine>>,
     events: BinaryHeap<Event>,
     n_events: u64,
     /// When the planner will be looked at already.
     wake_at: Option<Seconds>,
-    /// How long each request under way was held.
-    underway: Vec<Option<Seconds>>,
+    underway: Vec<Underway>,
     records: Vec<Option<Record>>,
     decisions: Vec<Seconds>,
     ended: Seconds,
@@ -181,27 +194,25 @@ impl<'a> Driver<'a> {
         truth: &'a Problem,
     ) -> Self {
         let destinations = workload.destinations();
-        let window = WindowParams {
-            max_wait: if method.is_joint() { params.window.max_wait } else { Seconds::ZERO },
-            ..params.window
-        };
+        let costs = method.models(params.costs);
         let planner = PlannerParams {
-            window,
+            window: method.window(params.window),
             gather: method.is_joint(),
             weights: method.weights(params.weights),
-            completion: params.costs.completion,
-            prices: None,
+            completion: costs.completion,
+            prices: method.pays_prices().then(PriceParams::default),
         };
         let mut driver = Self {
             workload,
             visits,
             truth,
             planner: Planner::new(planner, Arc::clone(destinations), Seconds::ZERO),
-            engines: destinations.iter().map(|d| FifoEngine::new(d.throughput.batch_speedup)).collect(),
+            costs,
+            engines: destinations.iter().map(|d| params.engine.build(d.throughput)).collect(),
             events: BinaryHeap::with_capacity(visits.len()),
             n_events: 0,
             wake_at: None,
-            underway: vec![None; visits.len()],
+            underway: vec![Underway::default(); visits.len()],
             records: vec![None; visits.len()],
             decisions: Vec::new(),
             ended: Seconds::ZERO,
@@ -225,13 +236,14 @@ impl<'a> Driver<'a> {
                 self.look_after_engine(d);
             }
             What::Engine(d) => {
-                let mut served = Vec::new();
-                self.engines[d.idx()].advance(now, &mut served);
-                for served in served {
-                    self.send_back(d, &served);
+                let mut events = Vec::new();
+                self.engines[d.idx()].advance(now, &mut events);
+                for event in events {
+                    self.send_back(d, event);
                 }
                 self.look_after_engine(d);
             }
+            What::Content(ticket) => self.planner.answering(now, ticket),
             What::Answer(ticket, record) => {
                 self.planner.finish(now, ticket);
                 self.records[visit_of(ticket)] = Some(record);
@@ -263,20 +275,23 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn send_back(&mut self, d: DestinationOrd, served: &Served) {
-        let idx = visit_of(served.ticket);
-        let (Some(held), visit) = (self.underway[idx].take(), self.visits[idx]) else { return };
-        let half_trip = self.half_trip(d);
-        let transfer = self.truth.transfer(visit.row, d);
-        let answered = served.finished + half_trip + transfer;
-        let record = Record {
-            destination: d,
-            row: visit.row,
-            held,
-            first_token: served.first_token + half_trip - visit.at,
-            latency: answered - visit.at,
-        };
-        self.schedule(answered, What::Answer(served.ticket, record));
+    fn send_back(&mut self, d: DestinationOrd, event: EngineEvent) {
+        let idx = visit_of(event.ticket);
+        let visit = self.visits[idx];
+        let at_router = event.at + self.half_trip(d);
+        match event.milestone {
+            Milestone::FirstToken => {
+                self.underway[idx].first_token = at_router - visit.at;
+                self.schedule(at_router, What::Content(event.ticket));
+            }
+            Milestone::LastToken => {
+                let answered = at_router + self.truth.transfer(visit.row, d);
+                let Underway { held, first_token } = self.underway[idx];
+                let latency = answered - visit.at;
+                let record = Record { destination: d, row: visit.row, held, first_token, latency };
+                self.schedule(answered, What::Answer(event.ticket, record));
+            }
+        }
     }
 
     fn half_trip(&self, d: DestinationOrd) -> Seconds {
@@ -287,18 +302,19 @@ impl<'a> Driver<'a> {
     fn plan(
         &mut self,
         now: Seconds,
-        policy: &dyn RoutingPolicy,
+        policy: &Clustered<'_>,
         params: &LiveParams,
         hooks: &mut Hooks<'_>,
     ) -> Result<(), SimulateError> {
-        let plan_params = PlanParams { costs: params.costs, objective: params.objective, seed: params.seed };
+        let costs = self.costs;
+        let plan_params = PlanParams { costs, objective: params.objective, seed: params.seed };
         let mut actions = Vec::new();
         loop {
             let step = self.planner.step(now, &mut actions);
             match step {
                 Step::Solve(job) => {
-                    let policy =
-                        Clustered { policy, rows: self.placeable_rows(&job), workload: self.workload };
+                    let rows = if policy.needs_clusters { self.placeable_rows(&job) } else { Vec::new() };
+                    let policy = OfRows { policy, rows };
                     let began = (hooks.clock)();
                     let plan = job.solve(&policy, &plan_params, &mut || false)?;
                     self.decisions.push((hooks.clock)() - began);
@@ -326,7 +342,7 @@ impl<'a> Driver<'a> {
             match action {
                 Action::Send { planned, waited, .. } => {
                     let (d, idx) = (planned.destination, visit_of(planned.ticket));
-                    self.underway[idx] = Some(waited);
+                    self.underway[idx].held = waited;
                     let job = self.job(planned.ticket, d);
                     self.schedule(now + self.half_trip(d), What::Reach(d, job));
                 }
@@ -339,11 +355,7 @@ impl<'a> Driver<'a> {
         let row = &self.workload.requests()[self.visits[visit_of(ticket)].row];
         let throughput = &self.workload.destinations()[d.idx()].throughput;
         let completion = row.request.completion(row.truth.completion_tokens[d.idx()]);
-        Job {
-            ticket,
-            service: throughput.service_time(row.request.prompt_tokens, completion),
-            decode: completion.duration_at(throughput.decode),
-        }
+        Job { ticket, work: throughput.work(row.request.prompt_tokens, completion) }
     }
 
     /// The rows of a job in the order of the problem it will make: requests without a legal destination
@@ -361,16 +373,22 @@ fn visit_of(ticket: Ticket) -> usize {
     ticket.0 as usize
 }
 
-/// A policy that finds the prompt clusters of the requests in its problem.
+/// A policy, and whether it has to be told the prompt clusters of the requests it decides on.
 struct Clustered<'a> {
-    policy: &'a dyn RoutingPolicy,
-    rows: Vec<usize>,
+    policy: Box<dyn RoutingPolicy + Send + Sync>,
+    needs_clusters: bool,
     workload: &'a Workload,
 }
 
-impl RoutingPolicy for Clustered<'_> {
+/// A policy that decides on these rows of the workload; rows are there where it needs clusters.
+struct OfRows<'a> {
+    policy: &'a Clustered<'a>,
+    rows: Vec<usize>,
+}
+
+impl RoutingPolicy for OfRows<'_> {
     fn name(&self) -> &'static str {
-        self.policy.name()
+        self.policy.policy.name()
     }
 
     fn route(
@@ -380,8 +398,11 @@ impl RoutingPolicy for Clustered<'_> {
         rng: &mut ChaCha8Rng,
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<RoutingDecision, PolicyError> {
-        let clustered =
-            self.workload.with_clusters(problem, &self.rows).map_err(|_| PolicyError::NoClusters)?;
-        self.policy.route(&clustered, objective, rng, stop)
+        let Clustered { policy, needs_clusters, workload } = self.policy;
+        if !needs_clusters {
+            return policy.route(problem, objective, rng, stop);
+        }
+        let clustered = workload.with_clusters(problem, &self.rows).map_err(|_| PolicyError::NoClusters)?;
+        policy.route(&clustered, objective, rng, stop)
     }
 }

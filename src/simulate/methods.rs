@@ -3,10 +3,13 @@
 use rand_chacha::ChaCha8Rng;
 
 use crate::domain::{DestinationOrd, Weights};
+use crate::planning::{WindowClose, WindowParams};
 use crate::routing::{
-    Objective, PolicyError, PolicyKind, PolicyParams, Problem, ProblemTables, RoutingPolicy, for_kind,
+    CostModels, Objective, PolicyError, PolicyKind, PolicyParams, Problem, ProblemTables, RoutingPolicy,
+    for_kind,
 };
 use crate::simulate::SimulateError;
+use crate::units::Seconds;
 
 /// Name of `memetic` with all weight on quality (Fig. 1).
 pub const QUALITY_ONLY: &str = "quality_only";
@@ -25,7 +28,25 @@ pub const DEFAULT_METHODS: [&str; 8] = [
     "edge_only",
 ];
 
+/// What is compared at equal score where nothing else is asked for.
+pub const MATCHED_METHODS: [&str; 8] = [
+    "memetic",
+    "memetic_fixed",
+    "memetic_paper",
+    "greedy",
+    "greedy_plain",
+    "uniroute",
+    "round_robin",
+    "least_loaded",
+];
+
+/// Ends the name of a joint policy in fixed windows, whatever windows the scenario has.
+const FIXED_SUFFIX: &str = "_fixed";
+
 const QUALITY_ALONE: Weights = Weights { quality: 1.0, cost: 0.0, energy: 0.0, time: 0.0 };
+
+/// Policies that decide on several requests at once.
+const JOINT: [PolicyKind; 2] = [PolicyKind::Memetic, PolicyKind::MemeticPaper];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -40,6 +61,8 @@ pub struct Method {
     name: String,
     kind: Kind,
     params: PolicyParams,
+    /// How its windows close; `None` = as the scenario says.
+    close: Option<WindowClose>,
 }
 
 /// A name that is no method, or a parameter that is none.
@@ -79,27 +102,31 @@ const PARAMETERS: [&str; 7] =
     ["population", "generations", "crossover", "mutation", "local_search", "tournament", "repair"];
 
 impl Method {
-    /// The method called `name`: a policy's name, [`QUALITY_ONLY`] or [`PER_REQUEST`].
+    /// The method called `name`: a policy's name, a joint policy's followed by `_fixed`, [`QUALITY_ONLY`] or
+    /// [`PER_REQUEST`].
     ///
     /// # Errors
     /// [`MethodNameError::Method`] with the names there are.
     pub fn named(name: &str, params: PolicyParams) -> Result<Self, MethodNameError> {
-        let kind = match name {
-            QUALITY_ONLY => Kind::QualityOnly,
-            PER_REQUEST => Kind::PerRequest,
-            _ => Kind::Policy(PolicyKind::from_name(name).ok_or_else(|| MethodNameError::Method {
-                name: name.to_owned(),
-                known: Self::names().join(", "),
-            })?),
+        let unknown = || MethodNameError::Method { name: name.to_owned(), known: Self::names().join(", ") };
+        let (kind, close) = match (name, name.strip_suffix(FIXED_SUFFIX)) {
+            (QUALITY_ONLY, _) => (Kind::QualityOnly, None),
+            (PER_REQUEST, _) => (Kind::PerRequest, None),
+            (_, Some(policy)) => {
+                let joint = PolicyKind::from_name(policy).filter(|kind| JOINT.contains(kind));
+                (Kind::Policy(joint.ok_or_else(unknown)?), Some(WindowClose::Fixed))
+            }
+            _ => (Kind::Policy(PolicyKind::from_name(name).ok_or_else(unknown)?), None),
         };
-        Ok(Self { name: name.to_owned(), kind, params })
+        Ok(Self { name: name.to_owned(), kind, params, close })
     }
 
     /// Every name [`Method::named`] knows.
     #[must_use]
-    pub fn names() -> Vec<&'static str> {
-        let policies = PolicyKind::ALL.iter().map(|kind| kind.as_str());
-        policies.chain([QUALITY_ONLY, PER_REQUEST]).collect()
+    pub fn names() -> Vec<String> {
+        let policies = PolicyKind::ALL.iter().map(|kind| kind.as_str().to_owned());
+        let fixed = JOINT.iter().map(|kind| format!("{kind}{FIXED_SUFFIX}"));
+        policies.chain(fixed).chain([QUALITY_ONLY, PER_REQUEST].map(str::to_owned)).collect()
     }
 
     /// `memetic_paper` with one parameter of Table IV set to `value`, called `memetic_paper(name=value)`.
@@ -122,7 +149,8 @@ impl Method {
             _ => paper.local_search_rate = share(known, value)?,
         }
         let kind = Kind::Policy(PolicyKind::MemeticPaper);
-        Ok(Self { name: format!("{}({known}={value})", PolicyKind::MemeticPaper), kind, params })
+        let name = format!("{}({known}={value})", PolicyKind::MemeticPaper);
+        Ok(Self { name, kind, params, close: None })
     }
 
     /// The name in results.
@@ -135,7 +163,52 @@ impl Method {
     /// routers and take each request as it comes.
     #[must_use]
     pub fn is_joint(&self) -> bool {
-        matches!(self.kind, Kind::QualityOnly | Kind::Policy(PolicyKind::Memetic | PolicyKind::MemeticPaper))
+        match self.kind {
+            Kind::Policy(kind) => JOINT.contains(&kind),
+            Kind::QualityOnly => true,
+            Kind::PerRequest => false,
+        }
+    }
+
+    /// The models it plans by where the scenario's are `configured`.
+    #[must_use]
+    pub fn models(&self, configured: CostModels) -> CostModels {
+        match self.kind {
+            Kind::Policy(kind) => kind.models(configured),
+            Kind::QualityOnly | Kind::PerRequest => configured,
+        }
+    }
+
+    /// Whether congestion prices are part of its objective.
+    #[must_use]
+    pub fn pays_prices(&self) -> bool {
+        match self.kind {
+            Kind::Policy(kind) => kind.pays_prices(),
+            Kind::QualityOnly | Kind::PerRequest => false,
+        }
+    }
+
+    /// How it gathers requests where the scenario's windows are `window`.
+    #[must_use]
+    pub fn window(&self, window: WindowParams) -> WindowParams {
+        WindowParams {
+            max_wait: if self.is_joint() { window.max_wait } else { Seconds::ZERO },
+            close: self.close.unwrap_or(window.close),
+            ..window
+        }
+    }
+
+    /// Whether it decides by prompt clusters.
+    #[must_use]
+    pub fn needs_clusters(&self) -> bool {
+        self.kind == Kind::Policy(PolicyKind::Uniroute)
+    }
+
+    /// Whether what it decides depends on the weights, so that there is something to sweep.
+    #[must_use]
+    pub fn heeds_weights(&self) -> bool {
+        use PolicyKind::{Greedy, GreedyPlain, Memetic, MemeticPaper};
+        matches!(self.kind, Kind::Policy(Memetic | MemeticPaper | Greedy | GreedyPlain))
     }
 
     /// Whether it needs whole batches and cannot run live.

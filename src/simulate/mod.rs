@@ -4,7 +4,7 @@
 //! the router would predict it and as it really was, so that what is decided upon and what is judged by
 //! are never mixed. Reading order: [`workload`]; [`methods`] says what is compared; [`batches`] assigns
 //! independent batches (the paper's Tables V–VII); [`live`] runs arrivals over many windows in virtual time
-//! against the [`engine`]s; [`report`] and [`plot`] show the results.
+//! against the [`engine`]s; [`matched`] compares such runs at equal score; [`report`] and [`plot`] show the results.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod clusters;
@@ -20,6 +20,7 @@ pub mod arrivals;
 pub mod engine;
 pub mod live;
 pub mod live_outcome;
+pub mod matched;
 
 pub mod plot;
 pub mod report;

@@ -2,6 +2,7 @@
 
 use crate::plot::{Bar, Content, Figure, Group, Line, Marks, Panel, XAxis};
 use crate::simulate::batches::{Judgement, Terms};
+use crate::simulate::matched::{MeanSweep, SweepPoint};
 use crate::simulate::methods::{PER_REQUEST, QUALITY_ONLY};
 use crate::simulate::report::{BatchMethod, BatchRun, Header, LiveMethod, LiveRun, Report, Runs};
 
@@ -9,7 +10,7 @@ use crate::simulate::report::{BatchMethod, BatchRun, Header, LiveMethod, LiveRun
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chart {
     /// What to call its file.
-    pub file_name: &'static str,
+    pub file_name: String,
     /// The drawing.
     pub svg: String,
 }
@@ -20,8 +21,16 @@ pub fn charts(report: &Report) -> Vec<Chart> {
     match &report.runs {
         Runs::Batch(runs) if runs.len() == 1 => batch_charts(&report.header, &runs[0]),
         Runs::Batch(runs) => vec![scaling_chart(report, runs)],
-        Runs::Live(runs) if runs.len() == 1 => vec![live_chart(&report.header, &runs[0])],
-        Runs::Live(runs) => vec![load_chart(&report.header, runs)],
+        Runs::Live(runs) => {
+            let whole = match runs.as_slice() {
+                [run] => live_chart(&report.header, run),
+                runs => load_chart(&report.header, runs),
+            };
+            let compared = runs.iter().filter_map(|run| Some((run, run.comparison.as_ref()?)));
+            let matched =
+                compared.map(|(run, comparison)| matched_chart(&report.header, run, &comparison.sweeps));
+            std::iter::once(whole).chain(matched).collect()
+        }
     }
 }
 
@@ -29,7 +38,9 @@ pub fn charts(report: &Report) -> Vec<Chart> {
 fn colour(method: &str) -> &'static str {
     match method.split('(').next().unwrap_or(method) {
         "memetic" => "#0072B2",
+        "memetic_fixed" => "#00436A",
         "memetic_paper" => "#56B4E9",
+        "memetic_paper_fixed" => "#9BD3F2",
         "greedy" => "#D55E00",
         "greedy_plain" => "#8C3B00",
         "uniroute" => "#009E73",
@@ -62,16 +73,19 @@ fn batch_note(header: &Header, run: &BatchRun) -> String {
 
 fn batch_charts(header: &Header, run: &BatchRun) -> Vec<Chart> {
     let mut charts = vec![
-        Chart { file_name: "objective.svg", svg: objective_figure(header, run).draw() },
-        Chart { file_name: "raw-metrics.svg", svg: raw_figure(header, run).draw() },
+        Chart { file_name: "objective.svg".to_owned(), svg: objective_figure(header, run).draw() },
+        Chart { file_name: "raw-metrics.svg".to_owned(), svg: raw_figure(header, run).draw() },
     ];
     let find = |name: &str| run.methods.iter().find(|method| method.name == name);
     if let (Some(quality_only), Some(memetic)) = (find(QUALITY_ONLY), find("memetic")) {
         let svg = quality_only_figure(header, run, [quality_only, memetic]).draw();
-        charts.push(Chart { file_name: "quality-only.svg", svg });
+        charts.push(Chart { file_name: "quality-only.svg".to_owned(), svg });
     }
     if find(PER_REQUEST).is_some() {
-        charts.push(Chart { file_name: "per-request.svg", svg: per_request_figure(header, run).draw() });
+        charts.push(Chart {
+            file_name: "per-request.svg".to_owned(),
+            svg: per_request_figure(header, run).draw(),
+        });
     }
     charts
 }
@@ -211,7 +225,7 @@ fn scaling_chart(report: &Report, runs: &[BatchRun]) -> Chart {
         width: 900.0,
     };
     let file_name = if is_by_destinations { "destinations.svg" } else { "batch-size.svg" };
-    Chart { file_name, svg: figure.draw() }
+    Chart { file_name: file_name.to_owned(), svg: figure.draw() }
 }
 
 fn legend<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(String, &'static str)> {
@@ -242,7 +256,34 @@ fn live_chart(header: &Header, run: &LiveRun) -> Chart {
         legend: Vec::new(),
         width: 900.0,
     };
-    Chart { file_name: "live.svg", svg: figure.draw() }
+    Chart { file_name: "live.svg".to_owned(), svg: figure.draw() }
+}
+
+/// Latency and energy over score, a line per method through its quality weights.
+fn matched_chart(header: &Header, run: &LiveRun, sweeps: &[MeanSweep]) -> Chart {
+    let panel = |title, value: fn(&SweepPoint) -> f64| {
+        let line = |sweep: &MeanSweep| Line {
+            points: sweep.points.iter().map(|point| [point.score, value(point), 0.0]).collect(),
+            colour: colour(&sweep.method),
+            marks: if sweep.points.len() == 1 { Marks::Points } else { marks(&sweep.method) },
+        };
+        let lines = sweeps.iter().map(line).collect();
+        Panel { title, content: Content::Lines { lines, x_label: "mean true score", x_axis: XAxis::Round } }
+    };
+    let figure = Figure {
+        title: format!("Latency over score at {:.0} % load", run.load * 100.0),
+        note: note(header, &format!("{} requests, mean of {} seeds", run.requests, run.seeds)),
+        rows: vec![
+            vec![panel("Latency, mean, seconds", |p| p.latency_s)],
+            vec![
+                panel("Latency, 99th percentile, seconds", |p| p.p99_s),
+                panel("Energy per request, joules", |p| p.energy_j),
+            ],
+        ],
+        legend: legend(sweeps.iter().map(|sweep| sweep.method.as_str())),
+        width: 900.0,
+    };
+    Chart { file_name: format!("matched-{:.0}.svg", run.load * 100.0), svg: figure.draw() }
 }
 
 fn load_chart(header: &Header, runs: &[LiveRun]) -> Chart {
@@ -276,5 +317,5 @@ fn load_chart(header: &Header, runs: &[LiveRun]) -> Chart {
         legend: legend(runs[0].methods.iter().map(|method| method.name.as_str())),
         width: 900.0,
     };
-    Chart { file_name: "load.svg", svg: figure.draw() }
+    Chart { file_name: "load.svg".to_owned(), svg: figure.draw() }
 }

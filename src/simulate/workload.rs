@@ -6,7 +6,10 @@ use crate::domain::{
     Destination, DestinationId, DestinationState, ObjectiveScales, Prediction, RoutingContext,
     RoutingRequest, Weights,
 };
-use crate::routing::{BatchItem, Clusters, CostModels, Problem, ProblemError, ProblemTables, legal_set};
+use crate::routing::{
+    BatchItem, Clusters, CompletionModel, CostModels, EnergyModel, Problem, ProblemError, ProblemTables,
+    TimeTerm, legal_set,
+};
 use crate::simulate::SimulateError;
 use crate::units::{Joules, Seconds, Usd};
 
@@ -119,13 +122,17 @@ impl Workload {
         &self.requests
     }
 
-    /// The same requests on a fleet `copies` times as large: every destination is there again under an id of
-    /// its own, with the same profile (the paper's destination scalability, M = 11, 22, 44, 88).
+    /// The same requests on a fleet `copies` times as large: every node is there again, its destinations under ids of
+    /// their own, with the same profile (the paper's destination scalability, M = 11, 22, 44, 88).
     #[must_use]
     pub fn replicated(&self, copies: usize) -> Self {
         let copy = |c: usize, d: &Destination| match c {
             0 => d.clone(),
-            _ => Destination { id: DestinationId::from_text(&format!("{}#{}", d.id, c + 1)), ..d.clone() },
+            _ => Destination {
+                id: DestinationId::from_text(&format!("{}#{}", d.id, c + 1)),
+                node: format!("{}#{}", d.node, c + 1).into(),
+                ..d.clone()
+            },
         };
         let repeat = |prediction: &Prediction| {
             Arc::new(Prediction {
@@ -182,6 +189,16 @@ impl Workload {
             .collect();
         let problem = Problem::build(&items, &context, costs)?;
         Ok(self.with_clusters(&problem, rows)?)
+    }
+
+    /// All rows as they really were, on an idle fleet: what a run is judged by. Models of completion have no part in it.
+    ///
+    /// # Errors
+    /// A row without a legal destination, or figures that make no problem.
+    pub fn truth(&self, energy: EnergyModel) -> Result<Problem, SimulateError> {
+        let rows: Vec<usize> = (0..self.requests.len()).collect();
+        let costs = CostModels { completion: CompletionModel::Fifo, time: TimeTerm::Makespan, energy };
+        self.problem(&rows, Figures::True, &costs, Weights::EQUAL)
     }
 
     /// `problem` with the clusters of these rows, in the order of its requests.

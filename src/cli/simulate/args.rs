@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use crate::cli::quality::EmbedderArgs;
 use crate::domain::Weights;
 use crate::planning::WindowClose;
+use crate::simulate::engine::EngineKind;
 
 /// Try policies on recorded prompts, without a single model running
 ///
@@ -20,15 +21,19 @@ use crate::planning::WindowClose;
 ///
 ///   How does it feel under load? Requests that keep arriving, backlog carried
 ///   over from window to window, the router's own planner in virtual time:
-///     cema-router simulate --scenario routerbench --arrivals-per-s 30,60,80
+///     cema-router simulate --scenario small-slots --load 0.3,0.6,0.8,0.95
 ///     cema-router simulate --scenario config.yaml --trace scored.jsonl --load 0.8
+///   and, since latency can be bought with score, at equal true score:
+///     cema-router simulate --scenario mixed-edge --load 0.8 --match-quality
 ///
-/// A scenario is a fleet: `routerbench` (the paper's Table II), `six-node` (its
-/// Table III), a scenario file of your own (see scenarios/ of the repository), or
-/// your router's configuration. Rows are scored prompts in the format of `quality
-/// import`; both shipped scenarios bring some. What the router believes (quality,
-/// answer length) is predicted from --profile rows; what then happens is taken
-/// from --trace rows. With one file given it is split, by hash of the question.
+/// A scenario is a fleet: `routerbench` and `six-node` (the paper's Tables II and
+/// III; `routerbench-live` and `six-node-live` with engines as real ones behave),
+/// `small-slots`, `mixed-edge`, a scenario file of your own (see scenarios/ of the
+/// repository), or your router's configuration. Rows are scored prompts in the
+/// format of `quality import`; shipped scenarios bring some. What the router
+/// believes (quality, answer length) is predicted from --profile rows; what then
+/// happens is taken from --trace rows. With one file given it is split, by hash of
+/// the question.
 ///
 /// One number of --batch-size, --copies, --arrivals-per-s or --load may be a list:
 /// one comparison for each. Same seed, same output, but for decision times. J
@@ -37,7 +42,8 @@ use crate::planning::WindowClose;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct SimulateArgs {
-    /// Fleet: routerbench, six-node, a scenario file, or a router configuration
+    /// Fleet: routerbench, six-node, small-slots, mixed-edge, six-node-live, routerbench-live, a scenario
+    /// file, or a router configuration
     #[arg(long, value_name = "NAME|FILE", default_value = "routerbench")]
     pub(super) scenario: String,
 
@@ -54,7 +60,8 @@ pub struct SimulateArgs {
     pub(super) quality: Knowledge,
 
     /// Policies to compare, besides those of the configuration `quality_only` (memetic, all weight on
-    /// quality) and `per_request` (each request as if it were alone) [default: all but greedy_plain]
+    /// quality), `per_request` (each request as if it were alone), and `memetic_fixed` and
+    /// `memetic_paper_fixed` (in fixed windows) [default: those of the configuration but greedy_plain]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(super) policies: Vec<String>,
 
@@ -126,7 +133,8 @@ pub(super) struct LiveArgs {
     #[arg(long, value_name = "N", default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(super) requests: u32,
 
-    /// poisson, bursty (30 at a time), or a file with one arrival time in seconds per line
+    /// poisson, bursty (30 at a time), onoff (6 s at twice the rate, 9 s at a third of it, on average), or a
+    /// file: one arrival time in seconds per line, or the decision log of a router
     #[arg(long, value_name = "HOW|FILE.csv", default_value = "poisson")]
     pub(super) arrivals: String,
 
@@ -137,6 +145,24 @@ pub(super) struct LiveArgs {
     /// Their length in milliseconds, 0 to 1000 [default: the scenario's]
     #[arg(long, value_name = "MS")]
     pub(super) window_ms: Option<f64>,
+
+    /// How engines behave: slots (queue, one prompt at a time, shared decode) or fifo (Eq. 4)
+    /// [default: the scenario's]
+    #[arg(long, value_name = "HOW", value_parser = engine)]
+    pub(super) engine: Option<EngineKind>,
+
+    /// Compare at equal true score: run every policy at seven quality weights, for every seed with the same
+    /// arrivals and rows, and read latency and energy where it answers as well as the reference
+    #[arg(long)]
+    pub(super) match_quality: bool,
+
+    /// What policies are compared with at equal score
+    #[arg(long, value_name = "POLICY", default_value = "greedy_plain", requires = "match_quality")]
+    pub(super) reference: String,
+
+    /// Seeds of a comparison at equal score, from --seed on
+    #[arg(long, value_name = "K", default_value_t = 8, requires = "match_quality", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(super) seeds: u32,
 }
 
 /// What the router knows of quality and length.
@@ -172,6 +198,10 @@ fn positive(text: &str) -> Result<f64, String> {
 
 fn window_close(text: &str) -> Result<WindowClose, String> {
     WindowClose::from_name(text).ok_or_else(|| "must be `fixed` or `adaptive`".to_owned())
+}
+
+fn engine(text: &str) -> Result<EngineKind, String> {
+    EngineKind::from_name(text).ok_or_else(|| "must be `slots` or `fifo`".to_owned())
 }
 
 fn parse_weights(text: &str) -> Result<Weights, String> {

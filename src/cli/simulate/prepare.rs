@@ -86,13 +86,27 @@ pub(super) fn predicted(
     let mut scratch = Scratch::default();
     let believed = rows.iter().zip(&of_trace).map(|(row, embedding)| {
         let format = format_numbers(&row.row.prompt.text);
-        Arc::new(estimator.predict(embedding, &format, &mut scratch).prediction)
+        let mut prediction = estimator.predict(embedding, &format, &mut scratch).prediction;
+        believe_synthetic_lengths(scenario, row.row, &mut prediction);
+        Arc::new(prediction)
     });
     let believed = believed.collect();
     let clusters = clusters.map(|clusters| {
         (of_trace.iter().map(|e| clusters.means.nearest(e.as_slice())).collect(), clusters.error)
     });
     join(scenario, &rows, believed, clusters)
+}
+
+/// Where lengths are synthetic and the scenario says what the router believes of them, that.
+fn believe_synthetic_lengths(scenario: &Scenario, row: &TraceRow, prediction: &mut Prediction) {
+    if !row.has_synthetic_lengths {
+        return;
+    }
+    for (tokens, model) in prediction.completion_tokens.iter_mut().zip(&scenario.trace_models) {
+        let prompt = &row.prompt;
+        let believed = scenario.lengths.predicted_length(&prompt.id, prompt.benchmark.as_deref(), model);
+        *tokens = believed.unwrap_or(*tokens);
+    }
 }
 
 /// A prompt in the store is no test of the store.

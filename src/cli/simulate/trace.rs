@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::config::ShippedTrace;
 use crate::profiler::quality::import::{LINE_BYTES_MAX, Line, TraceLines, parse_row};
 use crate::profiler::quality::store::StoredPrompt;
-use crate::simulate::lengths::synthetic_length;
+use crate::simulate::lengths::LengthModel;
 use crate::units::Tokens;
 
 /// Bytes per token of a prompt whose tokens were not counted.
@@ -36,6 +36,8 @@ pub(super) struct Trace {
 pub(super) struct TraceRow {
     pub(super) prompt: StoredPrompt,
     pub(super) prompt_tokens: Tokens,
+    /// Whether lengths of its answers are synthetic.
+    pub(super) has_synthetic_lengths: bool,
     /// SHA-256 of the normalised question; versions of one question share it.
     question: [u8; 32],
 }
@@ -99,7 +101,7 @@ fn parse(line: &[u8]) -> Result<TraceRow, String> {
     }
     let question =
         question_key(extra.question.as_deref().unwrap_or(&prompt.text), prompt.benchmark.as_deref());
-    Ok(TraceRow { prompt_tokens: Tokens(counted), question, prompt })
+    Ok(TraceRow { prompt_tokens: Tokens(counted), has_synthetic_lengths: false, question, prompt })
 }
 
 fn question_key(question: &str, benchmark: Option<&str>) -> [u8; 32] {
@@ -132,7 +134,7 @@ impl Trace {
     }
 
     /// Gives every answer of `models` whose length was not recorded a synthetic one; whether there was any.
-    pub(super) fn fill_lengths(&mut self, models: &[Arc<str>]) -> bool {
+    pub(super) fn fill_lengths(&mut self, lengths: &LengthModel, models: &[Arc<str>]) -> bool {
         let mut is_synthetic = false;
         for row in &mut self.rows {
             let prompt = &mut row.prompt;
@@ -140,10 +142,11 @@ impl Trace {
                 score.completion_tokens.is_none() && models.iter().any(|model| **model == *score.model)
             });
             for score in unknown {
-                let length = synthetic_length(&prompt.id, prompt.benchmark.as_deref(), &score.model);
+                let length = lengths.length(&prompt.id, prompt.benchmark.as_deref(), &score.model);
                 score.completion_tokens = Some(length.get());
-                is_synthetic = true;
+                row.has_synthetic_lengths = true;
             }
+            is_synthetic |= row.has_synthetic_lengths;
         }
         is_synthetic
     }
@@ -198,8 +201,9 @@ mod tests {
     fn only_unrecorded_lengths_are_made_up() {
         let text = r#"{"id":"a","prompt":"p","models":{"m":{"score":1,"completion_tokens":7},"n":{"score":1},"x":{"score":0}}}"#;
         let mut trace = Trace { source: String::new(), rows: rows(&[text.to_owned()]).unwrap() };
-        assert!(!trace.fill_lengths(&["m".into()]));
-        assert!(trace.fill_lengths(&["m".into(), "n".into()]));
+        let model = LengthModel::default();
+        assert!(!trace.fill_lengths(&model, &["m".into()]));
+        assert!(trace.fill_lengths(&model, &["m".into(), "n".into()]));
         let lengths: Vec<_> = trace.rows[0].prompt.scores.iter().map(|s| s.completion_tokens).collect();
         assert!(lengths[0] == Some(7.0) && lengths[1].is_some() && lengths[2].is_none(), "{lengths:?}");
     }
