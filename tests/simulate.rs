@@ -171,7 +171,6 @@ fn live_params(close: WindowClose) -> LiveParams {
         window,
         objective: ObjectiveMode::Stationary,
         costs: COSTS,
-        completion: CompletionModel::Fifo,
         engine: EngineKind::Fifo,
         weights: Weights::EQUAL,
         seed: 7,
@@ -179,7 +178,8 @@ fn live_params(close: WindowClose) -> LiveParams {
 }
 
 fn with_slots(close: WindowClose) -> LiveParams {
-    LiveParams { completion: CompletionModel::Slots, engine: EngineKind::Slots, ..live_params(close) }
+    let costs = CostModels { completion: CompletionModel::Slots, time: TimeTerm::Sum, ..COSTS };
+    LiveParams { costs, engine: EngineKind::Slots, ..live_params(close) }
 }
 
 fn run_live(workload: &Workload, name: &str, visits: &[Visit], params: &LiveParams) -> (LiveRun, usize) {
@@ -562,7 +562,7 @@ fn faults_are_named_with_what_there_is() {
         &["per_request is for independent batches only"],
     );
     refused(&["--quality", "oracle", "--batch-size", "4000"], &["a batch of 4000", "the trace has"]);
-    refused(&["--arrivals", "sometimes"], &["neither `poisson` nor `bursty`"]);
+    refused(&["--arrivals", "sometimes"], &["neither `poisson`, `bursty` nor `onoff`"]);
     refused(&["--trace", "nosuch.jsonl"], &["nosuch.jsonl"]);
     // The scenario that is the router's own configuration brings no rows.
     refused(&["--scenario", "config.yaml"], &["brings no rows", "--trace", "medium"]);

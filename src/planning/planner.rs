@@ -33,6 +33,9 @@ const AUTO_HOLD_MAX: Seconds = Seconds(15.0);
 /// and this.
 const READING_SOON: Seconds = Seconds(0.1);
 
+/// Requests of one rolling plan; those behind them in the order are planned anew before they could start.
+const ROLLING_PLAN_MAX: usize = 64;
+
 /// What stays the same while the planner runs.
 #[derive(Debug, Clone, Copy)]
 pub struct PlannerParams {
@@ -286,7 +289,10 @@ impl Planner {
     /// Who is planned together now, in the order of taking slots; nobody while nobody wants it, nothing has changed
     /// and no batch is full.
     fn due_together(&mut self, now: Seconds) -> Vec<Ticket> {
-        let n_max = self.params.window.max_requests;
+        let n_max = match self.gathering {
+            Gathering::Adaptive => self.params.window.max_requests.min(ROLLING_PLAN_MAX),
+            Gathering::None | Gathering::Fixed => self.params.window.max_requests,
+        };
         let is_full = self.gathering != Gathering::None && self.held.n_ready() >= n_max;
         let is_visiting = self.is_visiting(now);
         let mut wanting = self.held.wanting(now).peekable();

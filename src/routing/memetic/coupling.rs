@@ -27,8 +27,10 @@ pub(super) trait Coupling {
     /// What a chain of two moves leaves open: where its second request goes.
     type Passage: Copy;
 
-    /// Chains begin at the first so many rows only.
-    const CHAIN_ROWS: usize = usize::MAX;
+    /// Steps begin at the first so many rows only.
+    const SEARCHED_ROWS: usize = usize::MAX;
+    /// Whether starts beyond a greedy choice are worth their time.
+    const MANY_STARTS: bool = true;
     /// Rounds without a better assignment after which the search ends, however many its parameters allow.
     const STALL_ROUNDS: u64 = u64::MAX;
 

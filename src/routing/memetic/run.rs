@@ -107,12 +107,12 @@ impl<'a, C: Coupling> Run<'a, C> {
         let instance = self.search.instance;
         let length = &problem.tables().length_tokens;
         let arrival: Vec<usize> = (0..instance.n).collect();
-        let assignments = [
-            separable_minimum(instance),
-            greedy(instance, &mut self.search.coupling, &arrival),
-            greedy(instance, &mut self.search.coupling, &longest_first(length)),
-            instance.to_columns(&earliest_finish(problem)),
-        ];
+        let mut assignments =
+            vec![separable_minimum(instance), greedy(instance, &mut self.search.coupling, &arrival)];
+        if C::MANY_STARTS {
+            assignments.push(greedy(instance, &mut self.search.coupling, &longest_first(length)));
+            assignments.push(instance.to_columns(&earliest_finish(problem)));
+        }
         let starts: Vec<(f64, Vec<u32>)> =
             assignments.into_iter().map(|assignment| (self.consider(&assignment), assignment)).collect();
         self.greedy_value = starts.get(1).map(|(value, _)| *value);
@@ -270,7 +270,7 @@ impl<'a, C: Coupling> Run<'a, C> {
             (self.population.cross(rng, child), rng.random_range(MUTATED_GENES))
         };
         for _ in 0..genes {
-            let r = rng.random_range(0..n);
+            let r = rng.random_range(0..n.min(C::SEARCHED_ROWS));
             let row = candidates.row(r);
             child[r] = row[rng.random_range(0..row.len())].d;
         }

@@ -110,7 +110,7 @@ impl<'a, C: Coupling> Search<'a, C> {
     /// Moves every request to its best place in turn. Whether anything moved.
     fn move_pass(&mut self, candidates: &Candidates) -> bool {
         let mut moved = false;
-        for r in 0..self.instance.n {
+        for r in 0..self.instance.n.min(C::SEARCHED_ROWS) {
             let from = self.assignment[r];
             let here = self.instance.at(r, from);
             let relief = self.coupling.relief(from);
@@ -148,7 +148,7 @@ impl<'a, C: Coupling> Search<'a, C> {
         for d in 0..self.instance.m {
             self.measure_slack(d as u32, candidates);
         }
-        for r in 0..self.instance.n.min(C::CHAIN_ROWS) {
+        for r in 0..self.instance.n.min(C::SEARCHED_ROWS) {
             if let Some(chain) = self.best_chain(r, candidates) {
                 for step in chain {
                     self.apply(step);

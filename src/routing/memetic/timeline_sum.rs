@@ -118,8 +118,9 @@ impl Coupling for TimelineSum<'_> {
     type Passage = Passage;
 
     // What comes later in the order is planned again before it can start.
-    const CHAIN_ROWS: usize = 16;
-    const STALL_ROUNDS: u64 = 8;
+    const SEARCHED_ROWS: usize = 16;
+    const MANY_STARTS: bool = false;
+    const STALL_ROUNDS: u64 = 4;
 
     fn clear(&mut self) {
         self.members.iter_mut().for_each(Vec::clear);

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::Work;
-use crate::units::TokensPerSec;
+use crate::units::{Tokens, TokensPerSec};
 
 fn throughput(slots: u32, batch_speedup: f64) -> Throughput {
     let tps = TokensPerSec(1.0);
