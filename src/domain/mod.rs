@@ -21,7 +21,7 @@ pub use completion::{CompletionModel, TimeTerm};
 pub use context::{Availability, DestinationState, FleetView, Moment, ObjectiveScales, RoutingContext};
 pub use destination::{
     Capabilities, Destination, DestinationId, DestinationOrd, EndpointOrd, Network, NodeClass, Power, Price,
-    Throughput, TransferEnergy,
+    SlotSpeed, Throughput, TransferEnergy,
 };
 pub use estimate::RequestEstimate;
 pub use request::{Constraints, ModelTarget, Prediction, QualitySource, RoutingRequest, Weights};

@@ -28,7 +28,7 @@ pub mod check;
 #[cfg(test)]
 mod laws;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use baseline::greedy_finish;
 pub use decision::RoutingDecision;

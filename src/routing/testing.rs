@@ -66,7 +66,7 @@ pub(super) fn random_tables(seed: u64, n: usize, m: usize, is_restricted: bool) 
 }
 
 /// A random problem with time term `sum` and model `slots`, destinations of 1 to 4 slots that are partly taken.
-pub(super) fn random_sum_problem(seed: u64, n: usize, m: usize) -> Problem {
+pub(crate) fn random_sum_problem(seed: u64, n: usize, m: usize) -> Problem {
     let mut tables = random_tables(seed, n, m, false);
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 1);
     let mut sum = SumTables {
@@ -131,7 +131,7 @@ pub(super) fn destination(node: &str, model: &str) -> Destination {
 }
 
 /// A context in which every destination is ready and idle.
-pub(super) fn context(destinations: Vec<Destination>) -> RoutingContext {
+pub(crate) fn context(destinations: Vec<Destination>) -> RoutingContext {
     let idle = DestinationState::idle();
     RoutingContext {
         states: vec![idle; destinations.len()],

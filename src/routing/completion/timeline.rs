@@ -18,7 +18,7 @@ pub struct ServiceTimes {
 }
 
 /// What is at a destination, and when more would be served there.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Timeline {
     /// Model `fifo`.
     Fifo(FifoTimeline),
@@ -36,7 +36,11 @@ impl Timeline {
                 batch_speedup: destination.throughput.batch_speedup,
                 pace: state.pace,
             }),
-            CompletionModel::Slots => Self::Slots(SlotTimeline::new(destination.throughput, state)),
+            CompletionModel::Slots => Self::Slots(SlotTimeline {
+                speed: destination.throughput.slot_speed(),
+                load: state.load,
+                pace: state.pace,
+            }),
         }
     }
 
@@ -77,12 +81,14 @@ impl Timeline {
 }
 
 /// First in, first out (Eq. 4): `max(s, B + Σ s / k)`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FifoTimeline {
     /// B_d and what was added, wall-clock seconds.
-    busy_s: f64,
-    batch_speedup: f64,
-    pace: f64,
+    pub busy_s: f64,
+    /// k_d, at least 1.
+    pub batch_speedup: f64,
+    /// Progress per second relative to the speeds that work is counted in, positive.
+    pub pace: f64,
 }
 
 impl FifoTimeline {

@@ -167,6 +167,9 @@ pub enum ProblemError {
     /// Weights are negative, not finite, or sum to zero.
     #[error("the weights of request {0} must be finite, not negative, and at least one of them positive")]
     Weights(usize),
+    /// ω_T of those outside the batch is negative or not finite.
+    #[error("sum.others_time_weight is {0}; it must be finite and not negative")]
+    OthersTimeWeight(f64),
     /// A request names a cluster without errors, or the error table is ragged.
     #[error("request {request} is of cluster {cluster}, but there are {clusters} clusters")]
     Cluster {
@@ -327,16 +330,8 @@ fn check_sizes(tables: &ProblemTables) -> Result<(), ProblemError> {
         ("legal", tables.legal.len(), want),
         ("length_tokens", tables.length_tokens.len(), n),
     ];
-    let of_sum = tables.sum.as_ref().map(|sum| {
-        [
-            ("sum.work", sum.work.len(), want),
-            ("sum.timelines", sum.timelines.len(), m),
-            ("sum.rtt_s", sum.rtt_s.len(), m),
-            ("sum.price_per_s", sum.price_per_s.len(), m),
-        ]
-    });
-    let sizes = sizes.into_iter().chain(of_sum.into_iter().flatten());
-    let mut sizes = sizes;
+    let of_sum = tables.sum.iter().flat_map(|sum| sum.sizes(n, m));
+    let mut sizes = sizes.into_iter().chain(of_sum);
     match sizes.find(|(_, got, want)| got != want) {
         Some((table, got, want)) => Err(ProblemError::Size { table, got, want }),
         None => Ok(()),
@@ -376,20 +371,13 @@ fn check_cells(tables: &ProblemTables) -> Result<(), ProblemError> {
         ("service_s", &tables.service_s),
         ("transfer_s", &tables.transfer_s),
     ];
-    let fault = |table, i: usize, value| {
-        let destination = tables.destinations[i % m].id.clone();
-        Err(ProblemError::Cell { table, request: i / m, destination, value })
-    };
     for (table, cells) in named {
         if let Some(i) = cells.iter().position(|value| !is_quantity(*value)) {
-            return fault(table, i, cells[i]);
+            let destination = tables.destinations[i % m].id.clone();
+            return Err(ProblemError::Cell { table, request: i / m, destination, value: cells[i] });
         }
     }
-    let works = tables.sum.iter().flat_map(|sum| sum.work.iter().map(|work| work.total().0)).enumerate();
-    match works.into_iter().find(|(_, total_s)| !is_quantity(*total_s)) {
-        Some((i, total_s)) => fault("sum.work", i, total_s),
-        None => Ok(()),
-    }
+    tables.sum.as_ref().map_or(Ok(()), |sum| sum.check(&tables.destinations))
 }
 
 fn check_rows(tables: &ProblemTables) -> Result<(), ProblemError> {

@@ -4,16 +4,9 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::units::{Tokens, TokensPerSec};
 
-fn throughput(slots: u32, speedup: f64) -> Throughput {
-    Throughput {
-        prefill: TokensPerSec(1_000.0),
-        decode: TokensPerSec(100.0),
-        batch_speedup: speedup,
-        max_concurrency: slots,
-        cached_prompt: Tokens::ZERO,
-    }
+fn idle(slots: u32, batch_speedup: f64) -> SlotTimeline {
+    SlotTimeline { speed: SlotSpeed { slots, batch_speedup }, load: SlotLoad::EMPTY, pace: 1.0 }
 }
 
 fn work(prefill_s: f64, decode_s: f64) -> Work {
@@ -21,7 +14,7 @@ fn work(prefill_s: f64, decode_s: f64) -> Work {
 }
 
 fn timeline(slots: u32, speedup: f64, before: &[(f64, f64)]) -> SlotTimeline {
-    let mut timeline = SlotTimeline::new(throughput(slots, speedup), &DestinationState::idle());
+    let mut timeline = idle(slots, speedup);
     before.iter().for_each(|(prefill_s, decode_s)| timeline.push(work(*prefill_s, *decode_s)));
     timeline
 }
@@ -81,18 +74,17 @@ fn one_more_delays_those_beside_it() {
 
 #[test]
 fn a_slow_endpoint_takes_longer_in_every_part() {
-    let state = DestinationState { pace: 0.25, ..DestinationState::idle() };
-    let timeline = SlotTimeline::new(throughput(1, 1.0), &state);
+    let timeline = SlotTimeline { pace: 0.25, ..idle(1, 1.0) };
     assert_times(timeline.predict(work(0.5, 3.0)), [0.0, 2.0, 14.0]);
 }
 
 /// What the model says by its words: when each of these requests ends that all come at once, in order.
-fn event_simulation(throughput: &Throughput, requests: &[(f64, f64)]) -> Vec<f64> {
+fn event_simulation(speed: SlotSpeed, requests: &[(f64, f64)]) -> Vec<f64> {
     let mut left: Vec<(f64, f64)> = requests.to_vec();
     let mut finished = vec![f64::NAN; left.len()];
     let (mut running, mut next, mut now_s) = (Vec::new(), 0, 0.0);
     while finished.iter().any(|at| at.is_nan()) {
-        while next < left.len() && running.len() < throughput.max_concurrency as usize {
+        while next < left.len() && running.len() < speed.slots as usize {
             running.push(next);
             next += 1;
         }
@@ -100,7 +92,7 @@ fn event_simulation(throughput: &Throughput, requests: &[(f64, f64)]) -> Vec<f64
             now_s += std::mem::take(&mut left[*reading].0);
             continue;
         }
-        let stretch = throughput.stretch(running.len() as u32);
+        let stretch = speed.stretch(running.len() as u32);
         let least_s = running.iter().map(|r| left[*r].1).fold(f64::INFINITY, f64::min);
         now_s += least_s * stretch;
         running.iter().for_each(|r| left[*r].1 -= least_s);
@@ -116,7 +108,7 @@ fn equal_requests_end_when_the_simulation_says() {
         let before = vec![(0.25, 2.0); slots as usize - 1];
         let predicted = timeline(slots, speedup, &before).predict(work(0.25, 2.0));
         let all = [before, vec![(0.25, 2.0)]].concat();
-        let simulated = event_simulation(&throughput(slots, speedup), &all);
+        let simulated = event_simulation(idle(slots, speedup).speed, &all);
         assert!((predicted.finish.0 - simulated.last().unwrap()).abs() < 1e-9);
     }
 }
@@ -129,15 +121,14 @@ fn predictions_are_close_to_the_simulation() {
     let mut errors: Vec<f64> = (0..400)
         .map(|_| {
             let slots = rng.random_range(1..=8);
-            let throughput = throughput(slots, 1.0 + rng.random::<f64>() * f64::from(slots - 1));
+            let mut timeline = idle(slots, 1.0 + rng.random::<f64>() * f64::from(slots - 1));
             let n = rng.random_range(0..3 * slots as usize);
             let requests: Vec<_> =
                 (0..=n).map(|_| (rng.random_range(0.01..0.3), rng.random_range(0.5..4.0))).collect();
             let (last, before) = requests.split_last().unwrap();
-            let mut timeline = SlotTimeline::new(throughput, &DestinationState::idle());
             before.iter().for_each(|(prefill_s, decode_s)| timeline.push(work(*prefill_s, *decode_s)));
             let predicted_s = timeline.predict(work(last.0, last.1)).finish.0;
-            let simulated_s = *event_simulation(&throughput, &requests).last().unwrap();
+            let simulated_s = *event_simulation(timeline.speed, &requests).last().unwrap();
             (predicted_s / simulated_s - 1.0).abs()
         })
         .collect();
