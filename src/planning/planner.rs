@@ -256,6 +256,11 @@ impl Planner {
 
     /// Says what to do at `now`. Requests whose time is up come back as rejections in `actions`.
     pub fn step(&mut self, now: Seconds, actions: &mut Vec<Action>) -> Step {
+        if self.held.is_empty() {
+            // As after most events.
+            self.has_changed &= self.is_solving;
+            return Step::Wait(None);
+        }
         self.expire(now, actions);
         if !self.is_solving {
             if std::mem::take(&mut self.has_changed) {
