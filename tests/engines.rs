@@ -113,8 +113,9 @@ async fn a_cold_model_is_priced_and_waited_for_and_loads_once() {
     let limits = "timeouts: {first_byte_ms: 200, first_token_ms: 300, load_ms: 20000}\n";
     let nodes = [ollama("cheap", &cheap, 1), ollama("dear", &dear, 2)];
     let router = Router::start(&nodes, &format!("{CHEAPEST_FIRST}{limits}")).await;
-    let cold = destinations(&router, "both to be known as cold", |shown| {
-        shown[0]["loaded"] == false && shown[1]["loaded"] == false && shown[0]["load_s"] == 20.0
+    let cold = destinations(&router, "both to be known as cold, to plans too", |shown| {
+        let is_cold = |d: usize| shown[d]["loaded"] == false && shown[d]["warm_up_s"] == 20.0;
+        is_cold(0) && is_cold(1) && shown[0]["load_s"] == 20.0
     })
     .await;
     assert_eq!((&cold[0]["state"], &cold[0]["loading"]), (&"ready".into(), &false.into()));
