@@ -53,8 +53,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=100, help="requests of each load")
     parser.add_argument("--loads", default="0.3,0.6,0.9", help="shares of the measured capacity")
     parser.add_argument("--max-tokens", default="16,32,64", help="limits of answers, one drawn for each request")
-    parser.add_argument("--benchmarks", help="only prompts of these, such as gsm8k,math,human_eval,mbpp: all [default]")
-    parser.add_argument("--prompt-bytes-max", type=int, default=300, help="longer prompts are left out")
+    benchmarks = "gsm8k,math,human_eval,mbpp"
+    parser.add_argument("--benchmarks", default=benchmarks, help=f"only prompts of these, `all` for all; default {benchmarks}")
+    parser.add_argument("--prompt-bytes-max", type=int, default=400, help="longer prompts are left out")
     parser.add_argument("--prompt-tokens", default="64,128,224", help="prompt lengths of the calibration")
     parser.add_argument("--repeats", type=int, default=3, help="calibration requests of each length")
     parser.add_argument("--pilot", type=int, default=60, help="prompts asked beforehand to learn how long answers get")
@@ -123,7 +124,7 @@ def run(args: argparse.Namespace, out: Path, shares: Shares, children: Children)
     ask = [accuracy, "--router", f"http://127.0.0.1:{listen}", "--admin", f"http://127.0.0.1:{admin}"]
     ask += ["--measured", out / "measured.json", "--out", out, "--seed", str(args.seed)]
     ask += ["--prompt-bytes-max", str(args.prompt_bytes_max)]
-    if args.benchmarks:
+    if args.benchmarks != "all":
         ask += ["--benchmarks", args.benchmarks]
     ask += ["--max-tokens", args.max_tokens, "--requests", str(args.requests)]
     for shape, url in urls.items():

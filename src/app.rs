@@ -28,7 +28,8 @@ use crate::profiler::quality::{
 use crate::proxy::admin::Admin;
 use crate::proxy::readiness::Readiness;
 use crate::proxy::server::{Listener, Shutdown};
-use crate::proxy::{Api, ApiParams, server, stack};
+use crate::proxy::stack::Guarded;
+use crate::proxy::{Api, ApiParams, server};
 use crate::request_manager::admission::{ModelDirectory, VirtualModel};
 use crate::request_manager::{RequestManager, ServeLimits};
 use crate::routing::{CostModels, PolicyKind, PolicyParams, RoutingPolicy, for_kind};
@@ -188,8 +189,8 @@ impl App {
         } = self;
         let admin_stop = CancellationToken::new();
         let ends_with = |stop: &CancellationToken| Shutdown { stop: stop.clone(), force: force.clone() };
-        let main = server::serve(listener, stack::wrap(api), ends_with(&stop));
-        let side = tasks.spawn(server::serve(admin_listener, stack::wrap(admin), ends_with(&admin_stop)));
+        let main = server::serve(listener, Guarded(api), ends_with(&stop));
+        let side = tasks.spawn(server::serve(admin_listener, Guarded(admin), ends_with(&admin_stop)));
         let mut main = std::pin::pin!(main);
         let limit = std::pin::pin!(async {
             stop.cancelled().await;

@@ -197,6 +197,11 @@ impl Planner {
 
     /// Says what to do at `now`. Requests whose time is up come back as rejections in `actions`.
     pub fn step(&mut self, now: Seconds, actions: &mut Vec<Action>) -> Step {
+        if self.held.len() == 0 {
+            // As after most events.
+            self.has_changed &= self.is_solving;
+            return Step::Wait(None);
+        }
         while let Some(ticket) = self.held.expired(now) {
             if let Some(held) = self.let_go(now, ticket) {
                 let reason = Rejection::Expired { waited: now - held.arrival.arrived };

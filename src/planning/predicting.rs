@@ -37,7 +37,7 @@ impl<'c> Predicting<'c> {
         let timeline = &mut self.timelines[d.idx()];
         let times = timeline.predict(work);
         timeline.push(work);
-        estimate.completion = network + times.finish;
+        estimate.completion = network + Seconds(times.finish.0 * state.lateness);
         Planned {
             ticket: waiting.ticket,
             request_id: Arc::clone(&request.id),

@@ -141,7 +141,7 @@ impl Situation {
             self.account(now, d);
             self.ledger.set_figures(now, d, destination.throughput, moment.pace);
             let state = &mut self.context.states[d.idx()];
-            (state.pace, state.warm_up) = (moment.pace, moment.warm_up);
+            (state.pace, state.lateness, state.warm_up) = (moment.pace, moment.lateness, moment.warm_up);
             self.elsewhere[d.idx()] = moment.elsewhere;
         }
         self.context.destinations = Arc::clone(&view.destinations);

@@ -142,6 +142,7 @@ impl Record {
         let prompt = self.request.prompt_tokens;
         let expected = Expected {
             wait: (until - planned.network).max(Seconds::ZERO),
+            finish: estimate.completion,
             prompt,
             completion: planned.completion,
             network: planned.network,

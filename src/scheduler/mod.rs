@@ -228,7 +228,7 @@ impl Scheduler {
             .try_acquire_owned()
             .map_err(|_| PlaceError::QueueFull { max_queued: self.params.max_queued })?;
         let now = self.planner.now();
-        let (prediction, pending) = self.begin_prediction(&request, text)?;
+        let (prediction, pending) = self.begin_prediction(now, &request, text)?;
         let arrival = Arrival {
             ticket: Ticket(self.next_ticket.fetch_add(1, Ordering::Relaxed)),
             request,
@@ -293,10 +293,11 @@ impl Scheduler {
     /// The prior prediction, and a better one under way where it is worth having.
     fn begin_prediction(
         &self,
+        now: Seconds,
         request: &RoutingRequest,
         text: String,
     ) -> Result<(Arc<Prediction>, Option<oneshot::Receiver<Prediction>>), PlaceError> {
-        let n_legal = self.planner.legal_set(request)?.len();
+        let n_legal = self.planner.legal_set(now, request)?.len();
         let weights = request.weights.unwrap_or(self.params.planner.weights);
         let matters = weights.quality > 0.0 || request.constraints.min_quality.is_some();
         if n_legal < 2 || !matters || text.is_empty() {

@@ -387,6 +387,8 @@ proptest! {
             }
             play.happens(&event);
         }
+        // The last window closes before anything is over.
+        play.advance(play.now + 1.1 + 2.0 * history.solve_s);
         for _ in 0..2 * history.events.len() {
             play.advance(play.now + 0.15 + history.solve_s);
             play.happens(&Event::Finishes { nth: 0 });

@@ -26,6 +26,10 @@ const RECOVERS_IN: Seconds = Seconds(10.0);
 const PROMPT_MIN: Tokens = Tokens(32.0);
 /// Least completion whose generation says how fast tokens are generated.
 const COMPLETION_MIN: Tokens = Tokens(4.0);
+/// Share of a finished request in what is learnt of lateness.
+const LATENESS_SMOOTHING: f64 = 0.05;
+/// Largest factor of lateness either way.
+const LATENESS_MAX: f64 = 2.0;
 /// Slowdown assumed of an engine that is configured to have none: it is followed as a factor.
 const SLOWDOWN_MIN: f64 = 0.005;
 
@@ -111,6 +115,8 @@ pub struct SpeedReading {
     pub cached_prompt: Figure,
     /// Progress right now relative to these figures.
     pub pace: f64,
+    /// Completion times over those predicted by these figures; 1 = as predicted.
+    pub lateness: f64,
     /// Which references the operator gave.
     pub given: Given,
 }
@@ -163,6 +169,8 @@ pub struct SpeedEstimator {
     n_company: Samples,
     n_cached: Samples,
     pace: Pace,
+    /// Logarithm of the lateness.
+    lateness: f64,
 }
 
 impl SpeedEstimator {
@@ -186,6 +194,7 @@ impl SpeedEstimator {
             n_company: Samples::default(),
             n_cached: Samples::default(),
             pace: Pace::new(),
+            lateness: 0.0,
         }
     }
 
@@ -217,6 +226,16 @@ impl SpeedEstimator {
             if sample.company > COMPANY_MIN {
                 self.n_company.count(now);
             }
+        }
+    }
+
+    /// An answer took so long; it was predicted to with the lateness of then. What the model of a destination leaves
+    /// out, above all the requests that come later, makes answers late in a way that can be learnt.
+    pub fn finished(&mut self, took: Seconds, predicted: Seconds) {
+        if took.0 > 0.0 && predicted.0 > 0.0 {
+            let bound = LATENESS_MAX.ln();
+            let off = (took.0 / predicted.0).ln().clamp(-bound, bound);
+            self.lateness = (self.lateness + LATENESS_SMOOTHING * off).clamp(-bound, bound);
         }
     }
 
@@ -287,6 +306,7 @@ impl SpeedEstimator {
             completion_ratio: figure(1.0, self.completion_ratio.ratio(), false, &self.n_completion),
             cached_prompt: figure(0.0, self.cached.floor().0, false, &self.n_cached),
             pace: self.pace(),
+            lateness: self.lateness.exp(),
             given: self.given,
         }
     }

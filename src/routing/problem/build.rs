@@ -256,7 +256,7 @@ fn apply_deadline(
         let in_queue = Timeline::new(completion, destination, state).predict(work).finish;
         // The request's own transfer, not the batch's mean: the deadline is its own.
         let network_s = destination.network.rtt.get() + tables.transfer_s[row + d.idx()];
-        tables.legal[row + d.idx()] && network_s + in_queue.0 <= left.0
+        tables.legal[row + d.idx()] && network_s + in_queue.0 * state.lateness <= left.0
     };
     let met: Vec<bool> = context.iter().map(meets).collect();
     if met.contains(&true) {

@@ -132,6 +132,21 @@ fn what_every_prompt_finds_in_the_cache_is_not_read() {
 }
 
 #[test]
+fn lateness_is_learnt_from_what_was_told_and_bounded() {
+    let mut estimator = SpeedEstimator::new(reference(), GIVEN);
+    // Answers take 1.5 times what the figures say; what is told comes to that.
+    for _ in 0..200 {
+        let told = Seconds(2.0 * estimator.reading(Seconds::ZERO).lateness);
+        estimator.finished(Seconds(3.0), told);
+    }
+    assert!((estimator.reading(Seconds::ZERO).lateness - 1.5).abs() < 0.01);
+    (0..400).for_each(|_| estimator.finished(Seconds(100.0), Seconds(1.0)));
+    assert!((estimator.reading(Seconds::ZERO).lateness - 2.0).abs() < 1e-9);
+    estimator.finished(Seconds(1.0), Seconds::ZERO);
+    assert!((estimator.reading(Seconds::ZERO).lateness - 2.0).abs() < 1e-9, "nothing was predicted");
+}
+
+#[test]
 fn what_is_too_small_says_nothing() {
     let mut estimator = SpeedEstimator::new(reference(), Given::default());
     for sample in [

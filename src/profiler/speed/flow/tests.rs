@@ -20,6 +20,7 @@ fn flow() -> Flow {
 fn expected(is_stream: bool, wait_s: f64) -> Expected {
     Expected {
         wait: Seconds(wait_s),
+        finish: Seconds::ZERO,
         prompt: Tokens(100.0),
         completion: Tokens(100.0),
         network: Seconds(0.1),
