@@ -213,3 +213,47 @@ impl OutcomeRecord {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::planning::Plan;
+    use crate::routing::testing::{context, random_sum_problem};
+    use crate::routing::{Objective, PolicyKind, PolicyParams, ProblemTables, for_kind, rng_for};
+    use crate::units::Seconds;
+
+    /// A plan's line in the log, of a problem of two requests and three destinations by time term `sum`.
+    fn line(change: impl FnOnce(&mut ProblemTables)) -> serde_json::Value {
+        let mut tables = random_sum_problem(1, 2, 3).tables().clone();
+        change(&mut tables);
+        let problem = Problem::new(tables).unwrap();
+        let objective = Objective::stationary(&problem, &context(Vec::new()).scales);
+        let mut params = PolicyParams::default();
+        params.memetic.evaluations_max = Some(1_000);
+        let policy = for_kind(PolicyKind::Memetic, &params);
+        let decision = policy.route(&problem, &objective, &mut rng_for(1, 0), &mut || false).unwrap();
+        let solved = Some(Solved { problem, objective, decision });
+        let (planned, impossible) = (Vec::new(), Vec::new());
+        let plan = Plan { number: 1, taken_at: Seconds::ZERO, planned, impossible, solved };
+        let solved = SolvedPlan { plan, took: Duration::ZERO };
+        serde_json::to_value(PlanLine::new("memetic", &solved, &[])).unwrap()
+    }
+
+    #[test]
+    fn a_plan_line_has_the_time_term_the_prices_and_the_greedy_choice() {
+        let line = line(|tables| tables.sum.as_mut().unwrap().price_per_s = vec![0.0, 0.5, 0.0]);
+        assert_eq!((&line["time"], &line["price_per_s"]), (&"sum".into(), &serde_json::json!({"d1": 0.5})));
+        assert!(line["greedy_objective"].as_f64() >= line["objective"].as_f64(), "{line}");
+        assert!(line["greedy_objective"].is_number(), "{line}");
+    }
+
+    #[test]
+    fn without_prices_a_plan_line_has_none() {
+        let makespan = line(|tables| tables.sum = None);
+        assert_eq!((&makespan["time"], makespan.get("price_per_s")), (&"makespan".into(), None));
+        let free = line(|tables| tables.sum.as_mut().unwrap().price_per_s = vec![0.0; 3]);
+        assert_eq!((&free["time"], free.get("price_per_s")), (&"sum".into(), None));
+    }
+}

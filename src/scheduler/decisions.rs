@@ -9,7 +9,7 @@ use crate::routing::Evaluator;
 
 /// Plans kept.
 const PLANS_MAX: usize = 256;
-/// Table cells (R × M) kept over all plans: about 40 bytes each.
+/// Table cells (R × M) kept over all plans: 40 to 60 bytes each.
 const CELLS_MAX: usize = 100_000;
 
 /// The last plans, newest first to go last. Clones share them.
