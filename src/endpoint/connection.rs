@@ -104,9 +104,11 @@ impl EndpointConnection {
     /// Moves what can be moved and has the task woken when there is more.
     pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
         self.muted.register(cx.waker());
-        // An error is told to the exchange under way too.
-        self.is_over =
-            self.is_over || Pin::new(&mut self.driver).poll(&mut Context::from_waker(&self.waker)).is_ready();
+        // The task runs for other reasons too: what was not woken has nothing to move.
+        if !self.is_over && self.muted.take_wake() {
+            // An error is told to the exchange under way too.
+            self.is_over = Pin::new(&mut self.driver).poll(&mut Context::from_waker(&self.waker)).is_ready();
+        }
     }
 
     /// Keeps wakes back while its user is at it.

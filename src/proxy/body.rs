@@ -1,11 +1,9 @@
 //! Reading request bodies within bounds.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::{Body, Frame};
+use http_body::Body;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
@@ -50,27 +48,7 @@ impl Deadline {
     }
 }
 
-/// A body in the task of its connection, which moves the body and then polls whoever reads it: nobody has to be woken,
-/// as the task would be for nothing after every piece.
-struct Moved<'b, B>(&'b mut B);
-
-impl<B: Body + Unpin> Body for Moved<'_, B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        Pin::new(&mut *self.0).poll_frame(&mut Context::from_waker(Waker::noop()))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
-    }
-}
-
-/// Reads a body whole, in the task of its connection. What it refuses it does not wait for: see [`linger`].
+/// Reads a body whole. What it refuses it does not wait for: see [`linger`].
 pub(super) async fn read<B>(mut body: B, rules: BodyRules) -> Result<Bytes, ApiError>
 where
     B: Body<Data = Bytes> + Unpin + Send + 'static,
@@ -85,7 +63,7 @@ where
     let deadline = Deadline::after(total);
     let mut parts = Vec::new();
     let mut n_bytes = 0;
-    while let Some(part) = next_part(&mut Moved(&mut body), deadline).await? {
+    while let Some(part) = next_part(&mut body, deadline).await? {
         n_bytes += part.len();
         if n_bytes > bytes_max {
             return Err(refused(ApiError::payload_too_large(bytes_max), body));
