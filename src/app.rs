@@ -95,7 +95,9 @@ impl App {
         let manager = RequestManager::new(scheduler.clone(), world, limits, &registry)?;
 
         let tasks = TaskTracker::new();
-        tasks.spawn(stop_aware(force.clone(), energy_log::write(log, &power, &destinations)));
+        if log.is_on() {
+            tasks.spawn(stop_aware(force.clone(), energy_log::write(log, &power, &destinations)));
+        }
         tasks.spawn(stop_aware(give_up.clone(), scheduler_task));
         tasks.spawn(stop_aware(force.clone(), viewer.clone().run()));
         health.probe_all().await;

@@ -267,6 +267,10 @@ fn says_something(delta: &str) -> bool {
 
 /// A token count; some servers write them as floats.
 fn count(raw: &str) -> Option<u64> {
+    // As counts are written; what is JSON without being a plain number follows.
+    if let Ok(count) = raw.parse::<u32>() {
+        return Some(u64::from(count));
+    }
     let count: f64 = serde_json::from_str(raw).ok()?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked; saturates")]
     (count >= 0.0).then_some(count as u64)

@@ -22,6 +22,8 @@ use hyper_util::client::legacy::connect::{Connected, Connection as Connectable};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 use super::muted_waker::MutedWaker;
 use super::upload::{Upload, UploadClock};
@@ -29,8 +31,8 @@ use super::upload::{Upload, UploadClock};
 /// Most that is read ahead of a response.
 const READ_BUFFER_MAX: usize = 1 << 20;
 
-/// A plain or TLS stream to an endpoint.
-pub(super) type Stream = MaybeHttpsStream<TokioIo<WatchedStream>>;
+/// A plain stream to an endpoint, or one through TLS, which is a kilobyte that plain ones do without.
+type Stream = TokioIo<Either<WatchedStream, Box<TlsStream<TokioIo<TokioIo<WatchedStream>>>>>>;
 
 /// A connection with nothing, or one exchange, under way.
 pub(super) struct EndpointConnection {
@@ -55,12 +57,17 @@ pub(super) struct Broken {
 
 impl EndpointConnection {
     /// Speaks HTTP/1.1 over `stream`.
-    pub(super) async fn over(stream: Stream) -> hyper::Result<Box<Self>> {
+    pub(super) async fn over(stream: MaybeHttpsStream<TokioIo<WatchedStream>>) -> hyper::Result<Box<Self>> {
+        let stream = match stream {
+            MaybeHttpsStream::Http(plain) => Either::Left(plain.into_inner()),
+            MaybeHttpsStream::Https(tls) => Either::Right(Box::new(tls.into_inner())),
+        };
         let watched = match &stream {
-            MaybeHttpsStream::Http(plain) => plain.inner(),
-            MaybeHttpsStream::Https(tls) => tls.inner().get_ref().0.inner().inner(),
+            Either::Left(plain) => plain,
+            Either::Right(tls) => tls.get_ref().0.inner().inner(),
         };
         let watch = Arc::clone(&watched.watch);
+        let stream: Stream = TokioIo::new(stream);
         let (sender, driver) = http1::Builder::new().max_buf_size(READ_BUFFER_MAX).handshake(stream).await?;
         let muted = Arc::new(MutedWaker::default());
         let waker = Waker::from(Arc::clone(&muted));
@@ -97,9 +104,11 @@ impl EndpointConnection {
     /// Moves what can be moved and has the task woken when there is more.
     pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
         self.muted.register(cx.waker());
-        // An error is told to the exchange under way too.
-        self.is_over =
-            self.is_over || Pin::new(&mut self.driver).poll(&mut Context::from_waker(&self.waker)).is_ready();
+        // The task runs for other reasons too: what was not woken has nothing to move.
+        if !self.is_over && self.muted.take_wake() {
+            // An error is told to the exchange under way too.
+            self.is_over = Pin::new(&mut self.driver).poll(&mut Context::from_waker(&self.waker)).is_ready();
+        }
     }
 
     /// Keeps wakes back while its user is at it.
@@ -110,6 +119,13 @@ impl EndpointConnection {
     /// Passes wakes on again; says whether one was kept back.
     pub(super) fn unmute(&self) -> bool {
         self.muted.unmute()
+    }
+
+    /// Whether it is kept for another request: the last answer was read to its end. Its user is not woken any more.
+    pub(super) fn is_free(&mut self) -> bool {
+        self.muted.register(Waker::noop());
+        // Reading the end of an answer mostly got it ready for the next request.
+        if self.sender.is_ready() { !self.is_over } else { self.is_reusable() }
     }
 
     /// Whether another request can be sent: the last answer was read to its end and the server has not hung up.

@@ -38,7 +38,7 @@ impl IdleConnections {
 
     /// Keeps a connection whose exchange is over, if it can be used again.
     pub(super) fn put(&self, mut connection: Box<EndpointConnection>) {
-        if !connection.is_reusable() {
+        if !connection.is_free() {
             return;
         }
         let mut kept = self.lock();

@@ -35,7 +35,8 @@ struct Tally {
     /// Where there is no usage: the prompt, and the completions of all choices that have ended.
     timed: Option<Usage>,
     timings: Option<Timings>,
-    error: Option<UpstreamError>,
+    /// Boxed: hardly any stream has one, and every stream has room for it.
+    error: Option<Box<UpstreamError>>,
 }
 
 impl StreamMeter {
@@ -76,7 +77,7 @@ impl StreamMeter {
     /// The first error in band. Without content before it, another endpoint may still answer.
     #[must_use]
     pub fn error(&self) -> Option<&UpstreamError> {
-        self.tally.error.as_ref()
+        self.tally.error.as_deref()
     }
 
     /// The latest token counts of the endpoint.
@@ -124,7 +125,7 @@ impl Tally {
             SseEvent::Comment => {}
             SseEvent::Done => self.is_done = true,
             SseEvent::Oversized => self.count_content(),
-            SseEvent::Error(data) => self.error = Some(UpstreamError::from_event(data)),
+            SseEvent::Error(data) => self.error = Some(Box::new(UpstreamError::from_event(data))),
             SseEvent::Data(data) if self.has_content && !is_worth_reading(data) => self.count_content(),
             SseEvent::Data(data) => self.record(classify_event(data)),
         }
@@ -132,7 +133,7 @@ impl Tally {
 
     fn record(&mut self, facts: EventFacts) {
         match facts.kind {
-            EventKind::Error(error) => self.error = Some(error),
+            EventKind::Error(error) => self.error = Some(Box::new(error)),
             EventKind::Content => self.count_content(),
             EventKind::Finish => self.has_content = true,
             EventKind::Preamble | EventKind::Usage | EventKind::Other => {}

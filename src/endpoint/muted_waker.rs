@@ -5,7 +5,7 @@
 //! running, and polls the connection anyway.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::task::{Wake, Waker};
 
 use futures_util::task::AtomicWaker;
@@ -15,13 +15,28 @@ const MUTED: u8 = 1;
 const WOKEN: u8 = 2;
 
 /// Passes wakes on to a task unless it is muted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct MutedWaker {
     task: AtomicWaker,
     state: AtomicU8,
+    /// Whether there was a wake, passed on or not, since it was asked last.
+    was_woken: AtomicBool,
+}
+
+impl Default for MutedWaker {
+    fn default() -> Self {
+        let (task, state) = (AtomicWaker::new(), AtomicU8::new(OPEN));
+        // Nothing was done yet.
+        Self { task, state, was_woken: AtomicBool::new(true) }
+    }
 }
 
 impl MutedWaker {
+    /// Whether there was a wake since this was asked last; also the first time.
+    pub(super) fn take_wake(&self) -> bool {
+        self.was_woken.swap(false, Ordering::SeqCst)
+    }
+
     /// From now on `waker` is woken.
     pub(super) fn register(&self, waker: &Waker) {
         self.task.register(waker);
@@ -44,6 +59,7 @@ impl Wake for MutedWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
+        self.was_woken.store(true, Ordering::SeqCst);
         let was = self.state.compare_exchange(MUTED, WOKEN, Ordering::SeqCst, Ordering::SeqCst);
         if was == Err(OPEN) {
             self.task.wake();
@@ -72,14 +88,17 @@ mod tests {
         let waker = Waker::from(Arc::clone(&muted));
         let register = || muted.register(&Waker::from(Arc::clone(&counter)));
         register();
+        assert!(muted.take_wake() && !muted.take_wake());
         waker.wake_by_ref();
         assert_eq!(counter.0.load(Ordering::SeqCst), 1);
+        assert!(muted.take_wake() && !muted.take_wake());
         register();
         muted.mute();
         waker.wake_by_ref();
         waker.wake_by_ref();
         assert_eq!(counter.0.load(Ordering::SeqCst), 1);
         assert!(muted.unmute() && !muted.unmute());
+        assert!(muted.take_wake(), "it was not passed on, but there was one");
         waker.wake();
         assert_eq!(counter.0.load(Ordering::SeqCst), 2);
     }

@@ -103,7 +103,7 @@ pub struct Plan {
     /// Requests without a legal destination, with the constraint that left none.
     pub impossible: Vec<(Ticket, NoDestination)>,
     /// What was solved and how; `None` when no request had a legal destination.
-    pub solved: Option<Solved>,
+    pub solved: Option<Box<Solved>>,
 }
 
 /// The solved problem, kept for the decision record.
@@ -200,7 +200,7 @@ impl PlanJob {
                 predicting.planned(waiting, *d, (estimate, problem.transfer(row, *d)), greedy_finish)
             })
             .collect();
-        plan.solved = Some(Solved { problem, objective, decision });
+        plan.solved = Some(Box::new(Solved { problem, objective, decision }));
         Ok(plan)
     }
 

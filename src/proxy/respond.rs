@@ -152,14 +152,20 @@ fn put(headers: &mut HeaderMap, name: &'static str, value: String) {
 }
 
 /// Milliseconds with one decimal.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates; a digit")]
 fn in_ms(span: Seconds) -> HeaderValue {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
-    let tenths = (span.0 * 1e4).round() as u64;
-    if tenths == 0 {
-        return HeaderValue::from_static("0.0");
+    let mut left = (span.0 * 1e4).round() as u64;
+    // From its end on: the tenths, and what comes before the point.
+    let mut text = *b"00000000000000000000000.0";
+    let mut at = text.len() - 1;
+    text[at] += (left % 10) as u8;
+    at -= 1;
+    while left >= 10 || text.len() - at < 3 {
+        left /= 10;
+        at -= 1;
+        text[at] += (left % 10) as u8;
     }
-    HeaderValue::try_from(format!("{}.{}", tenths / 10, tenths % 10))
-        .unwrap_or_else(|_| HeaderValue::from_static("0.0"))
+    HeaderValue::from_bytes(&text[at..]).unwrap_or_else(|_| HeaderValue::from_static("0.0"))
 }
 
 /// Adds what a client that asked for it is told of the decision.
@@ -265,5 +271,18 @@ fn answered(error: &UpstreamError, asked_wait: Option<Duration>, message: &str) 
         503 => ApiError::unavailable(error.message.clone(), wait),
         504 => ApiError::gateway_timeout(message),
         _ => ApiError::bad_gateway(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_told_in_tenths_of_milliseconds() {
+        let told = [0.0, 4e-5, 6e-5, 0.00996, 0.9999, 1.0, 1234.5678, 1e30].map(|s| in_ms(Seconds(s)));
+        let expected =
+            ["0.0", "0.0", "0.1", "10.0", "999.9", "1000.0", "1234567.8", "1844674407370955161.5"];
+        assert_eq!(told, expected);
     }
 }

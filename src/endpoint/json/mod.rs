@@ -6,6 +6,7 @@
 mod scan;
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
@@ -131,11 +132,12 @@ pub(crate) fn string_body(raw: &str) -> Option<&str> {
 
 /// Whether `raw` is a JSON string that spells `text`, escaped or not.
 pub(crate) fn string_is(raw: &str, text: &str) -> bool {
-    match string_body(raw) {
-        Some(body) if memchr::memchr(b'\\', body.as_bytes()).is_some() => unescape(body) == text,
-        Some(body) => body == text,
-        None => false,
-    }
+    // An escape is longer than what it stands for.
+    string_body(raw).is_some_and(|body| match body.len().cmp(&text.len()) {
+        Ordering::Less => false,
+        Ordering::Equal => body == text && !text.contains('\\'),
+        Ordering::Greater => unescape(body) == text,
+    })
 }
 
 /// The string a JSON value holds; `None` for other values. Lone surrogates become U+FFFD.
@@ -267,7 +269,8 @@ mod tests {
         assert_eq!(unescape(r"\ud83d \ude42 \ud83d\u0041 \ud83d"), "\u{fffd} \u{fffd} \u{fffd}A \u{fffd}");
         assert!(matches!(unescape("plain é"), Cow::Borrowed("plain é")));
         assert!(string_is(r#""\u0061b""#, "ab") && string_is(r#""ab""#, "ab"));
-        assert!(!string_is("ab", "ab") && !string_is(r#""a""#, "ab"));
+        assert!(!string_is("ab", "ab") && !string_is(r#""a""#, "ab") && !string_is(r#""abc""#, "ab"));
+        assert!(string_is(r#""a\\b""#, r"a\b") && !string_is(r#""a\\b""#, r"a\\b"));
     }
 
     #[test]
