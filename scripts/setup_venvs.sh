@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Brings what the demo and the end-to-end tests run besides the router into .cache: a llama.cpp server with a small
-# model, the OpenAI SDK, and the other clients of tests/real_clients.rs, Node.js among them. Versions and sums are
+# model, the OpenAI SDK, and the other clients of tests/sockets/real_clients.rs, Node.js among them. Versions and sums are
 # pinned in scripts/requirements/. Running it again changes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."

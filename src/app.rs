@@ -102,14 +102,11 @@ impl App {
         tasks.spawn(stop_aware(force.clone(), viewer.clone().run()));
         health.probe_all().await;
         warn_of_absent(&pool, &health.states());
-        for (endpoint, _) in pool.iter() {
-            tasks.spawn(stop_aware(force.clone(), profilers.clone().watch_endpoint(endpoint)));
-        }
-        tasks.spawn(stop_aware(force.clone(), profilers.watch_paths()));
-        let readiness = Readiness { health, draining: stop.clone() };
         for meter in meters {
             tasks.spawn(stop_aware(force.clone(), meter.run()));
         }
+        spawn_watches(profilers, &pool, &tasks, &force);
+        let readiness = Readiness { health, draining: stop.clone() };
         let api = Api::new(ApiParams {
             manager,
             directory: ModelDirectory::new(&destinations, virtual_models(&config)),
@@ -283,6 +280,14 @@ fn warn_of_absent(pool: &EndpointPool, states: &[Availability]) {
             );
         }
     }
+}
+
+/// Watches endpoints and the paths to nodes until `force`.
+fn spawn_watches(profilers: Profilers, pool: &EndpointPool, tasks: &TaskTracker, force: &CancellationToken) {
+    for (endpoint, _) in pool.iter() {
+        tasks.spawn(stop_aware(force.clone(), profilers.clone().watch_endpoint(endpoint)));
+    }
+    tasks.spawn(stop_aware(force.clone(), profilers.watch_paths()));
 }
 
 async fn stop_aware(stop: CancellationToken, task: impl Future<Output = ()>) {

@@ -281,8 +281,7 @@ mod tests {
     #[test]
     fn spans_are_told_in_tenths_of_milliseconds() {
         let told = [0.0, 4e-5, 6e-5, 0.00996, 0.9999, 1.0, 1234.5678, 1e30].map(|s| in_ms(Seconds(s)));
-        let expected =
-            ["0.0", "0.0", "0.1", "10.0", "999.9", "1000.0", "1234567.8", "1844674407370955161.5"];
+        let expected = ["0.0", "0.0", "0.1", "10.0", "999.9", "1000.0", "1234567.8", "1844674407370955161.5"];
         assert_eq!(told, expected);
     }
 }

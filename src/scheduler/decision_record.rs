@@ -234,7 +234,7 @@ mod tests {
         params.memetic.evaluations_max = Some(1_000);
         let policy = for_kind(PolicyKind::Memetic, &params);
         let decision = policy.route(&problem, &objective, &mut rng_for(1, 0), &mut || false).unwrap();
-        let solved = Some(Solved { problem, objective, decision });
+        let solved = Some(Box::new(Solved { problem, objective, decision }));
         let (planned, impossible) = (Vec::new(), Vec::new());
         let plan = Plan { number: 1, taken_at: Seconds::ZERO, planned, impossible, solved };
         let solved = SolvedPlan { plan, took: Duration::ZERO };

@@ -1,7 +1,7 @@
 """What the client scripts share: where the router is, checks, and what the scripted endpoint has seen.
 
-A script runs under tests/real_clients.rs, which explains the environment. `@check` functions need the scripted
-endpoint (tests/support/scripted.rs), `@everywhere` functions any server. A check may be a coroutine.
+A script runs under tests/sockets/real_clients.rs, which explains the environment. `@check` functions need the scripted
+endpoint (tests/sockets/support/scripted.rs), `@everywhere` functions any server. A check may be a coroutine.
 """
 
 import asyncio

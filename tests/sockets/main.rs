@@ -1,0 +1,43 @@
+//! Tests over real sockets: the router as a whole, its parts where only bytes can tell, and real servers and clients.
+//!
+//! One program for all of them: each would link everything again.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers outside #[test] functions fail the test"
+)]
+
+mod support;
+
+mod admin;
+mod breaker;
+mod chat_completions;
+mod client_gone;
+mod clocks;
+mod completions;
+mod cooling;
+mod decision_log;
+mod dialects;
+mod drain;
+mod edge;
+mod embeddings;
+mod engines;
+mod failover;
+mod fidelity;
+mod http_edges;
+mod keys;
+mod legality;
+mod monitor;
+mod network;
+mod power;
+mod profile;
+mod public_faults;
+mod real_clients;
+mod real_embedder;
+mod real_llamacpp;
+mod streaming;
+mod usage;
+mod window;
+mod wire;
