@@ -10,12 +10,12 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use cema_router::config::Scenario;
+use cema_router::domain::DestinationOrd;
 use cema_router::domain::{
     Capabilities, Constraints, ModelTarget, Prediction, QualitySource, RoutingRequest, Weights,
 };
 use cema_router::planning::{WindowClose, WindowOrder, WindowParams};
 use cema_router::routing::{CompletionModel, CostModels, EnergyModel, ObjectiveMode, PolicyParams, TimeTerm};
-use cema_router::domain::DestinationOrd;
 use cema_router::simulate::batches::{self, BatchOutcome, BatchParams};
 use cema_router::simulate::engine::EngineKind;
 use cema_router::simulate::live::{self, DEADLINE, Hooks, LiveParams, LiveRun, Record, Visit};
@@ -241,7 +241,13 @@ fn warm_up_is_left_out_and_a_rejection_counts_against_a_method() {
     let params = live_params(WindowClose::Fixed);
     let record = |latency_s: f64| {
         let (held, first_token) = (Seconds::ZERO, Seconds(latency_s / 2.0));
-        Some(Record { destination: DestinationOrd(0), row: 0, held, first_token, latency: Seconds(latency_s) })
+        Some(Record {
+            destination: DestinationOrd(0),
+            row: 0,
+            held,
+            first_token,
+            latency: Seconds(latency_s),
+        })
     };
     // Of ten arrivals the first is left out; the last is rejected.
     let records: Vec<_> =
@@ -290,7 +296,10 @@ fn every_request_is_served_once_under_every_policy() {
                 match params.engine {
                     EngineKind::Fifo => assert_close(run.busy[d].get(), alone_s),
                     EngineKind::Slots => {
-                        assert!((prompts_s..alone_s + 1e-9).contains(&run.busy[d].get()) || n < 1.0, "{name}");
+                        assert!(
+                            (prompts_s..alone_s + 1e-9).contains(&run.busy[d].get()) || n < 1.0,
+                            "{name}"
+                        );
                     }
                 }
             }
@@ -438,9 +447,11 @@ fn quick_json_live(more: &[&str]) -> Value {
 fn methods_are_compared_at_equal_score_over_paired_seeds() {
     let dir = tempfile::tempdir().unwrap();
     let args = |format: &'static str| {
-        let common = ["--quality", "oracle", "--evaluations", "300", "--requests", "80", "--scenario", "small-slots"];
+        let common =
+            ["--quality", "oracle", "--evaluations", "300", "--requests", "80", "--scenario", "small-slots"];
         let matching = ["--load", "0.8", "--match-quality", "--seeds", "2", "--format", format];
-        let methods = ["--policies", "memetic,memetic_fixed,round_robin", "--plot", dir.path().to_str().unwrap()];
+        let methods =
+            ["--policies", "memetic,memetic_fixed,round_robin", "--plot", dir.path().to_str().unwrap()];
         printed(&[&common[..], &matching, &methods].concat())
     };
     let mut report: Value = serde_json::from_str(&args("json")).unwrap();
@@ -449,7 +460,10 @@ fn methods_are_compared_at_equal_score_over_paired_seeds() {
     let names: Vec<_> = matched.iter().map(|m| m["method"].as_str().unwrap()).collect();
     assert_eq!(names, ["memetic", "memetic_fixed", "round_robin"], "all but the reference");
     for m in matched {
-        assert_eq!((m["reference"].as_str(), m["seeds"].as_array().unwrap().len()), (Some("greedy_plain"), 2));
+        assert_eq!(
+            (m["reference"].as_str(), m["seeds"].as_array().unwrap().len()),
+            (Some("greedy_plain"), 2)
+        );
         for figure in ["latency", "p95", "p99", "energy"] {
             let (value, ends) = (&m[&format!("{figure}_pct")], &m[&format!("{figure}_ci")]);
             let [value, low, high] = [value, &ends[0], &ends[1]].map(|x| x.as_f64().unwrap());
@@ -546,7 +560,7 @@ fn faults_are_named_with_what_there_is() {
         &["per_request is for independent batches only"],
     );
     refused(&["--quality", "oracle", "--batch-size", "4000"], &["a batch of 4000", "the trace has"]);
-    refused(&["--arrivals", "sometimes"], &["neither `poisson` nor `bursty`"]);
+    refused(&["--arrivals", "sometimes"], &["neither `poisson`, `bursty` nor `onoff`"]);
     refused(&["--trace", "nosuch.jsonl"], &["nosuch.jsonl"]);
     // The scenario that is the router's own configuration brings no rows.
     refused(&["--scenario", "config.yaml"], &["brings no rows", "--trace", "medium"]);
