@@ -51,6 +51,7 @@ fn problem(n: usize, m: usize) -> Problem {
         weights: vec![Weights::EQUAL; n],
         first_request_number: 0,
         clusters: None,
+        sum: None,
     };
     for _ in 0..n {
         let length = 50.0 + 500.0 * rng.random::<f64>();

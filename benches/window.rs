@@ -13,7 +13,8 @@ use cema_router::domain::{
     Weights,
 };
 use cema_router::planning::{
-    Arrival, PlanParams, Planner, PlannerParams, Step, Ticket, WindowClose, WindowOrder, WindowParams,
+    Arrival, PlanParams, Planner, PlannerParams, PriceParams, Step, Ticket, WindowClose, WindowOrder,
+    WindowParams,
 };
 use cema_router::profiler::quality::{
     DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
@@ -88,6 +89,50 @@ fn plan(bencher: divan::Bencher<'_, '_>, n_requests: usize) {
         });
 }
 
+/// A plan of the default scheduler while every place but one is taken and so many requests are held.
+#[divan::bench(args = [1, 8, 64], sample_count = 200, sample_size = 1)]
+fn rolling_plan(bencher: divan::Bencher<'_, '_>, n_held: usize) {
+    let policy = policy();
+    let costs = CostModels { completion: CompletionModel::Slots, time: TimeTerm::Sum, ..PLAN.costs };
+    let plan = PlanParams { costs, ..PLAN };
+    bencher
+        .with_inputs(|| {
+            let mut params = planner_params(1_024);
+            params.window.close = WindowClose::Adaptive;
+            let mut planner = Planner::new(params, fleet(), Seconds::ZERO);
+            let n_slots: u32 = planner.destinations().iter().map(|d| d.throughput.max_concurrency).sum();
+            let n_running = n_slots as usize;
+            for n in 0..n_running + n_held {
+                planner.arrive(Seconds::ZERO, arrival(n));
+            }
+            let mut now = Seconds(0.002);
+            while planner.n_held() > n_held - 1 {
+                let mut actions = Vec::new();
+                match planner.step(now, &mut actions) {
+                    Step::Solve(job) => {
+                        let plan = job.solve(policy.as_ref(), &plan, &mut budget()).unwrap();
+                        planner.commit(now, &plan, &mut actions);
+                    }
+                    Step::Wait(at) => now = at.unwrap_or(now).max(now + Seconds(0.01)),
+                }
+                if now > Seconds(60.0) {
+                    break;
+                }
+            }
+            (planner, now)
+        })
+        .bench_local_values(|(mut planner, now)| {
+            // Somebody is done.
+            planner.finish(now, Ticket(0));
+            let mut actions = Vec::new();
+            if let Step::Solve(job) = planner.step(now, &mut actions) {
+                let plan = job.solve(policy.as_ref(), &plan, &mut budget()).unwrap();
+                planner.commit(now, &plan, &mut actions);
+            }
+            (planner, actions)
+        });
+}
+
 /// Polls allowed to the solver: about the work of its default 4 ms.
 fn budget() -> impl FnMut() -> bool {
     let began = std::time::Instant::now();
@@ -105,8 +150,16 @@ fn planner_params(n_requests: usize) -> PlannerParams {
         close: WindowClose::Fixed,
         max_hold: None,
         order: WindowOrder::Shortest,
+        max_overtakes: 64,
     };
-    PlannerParams { window, gather: true, weights: Weights::EQUAL, completion: CompletionModel::Slots }
+    let prices = Some(PriceParams::default());
+    PlannerParams {
+        window,
+        gather: true,
+        weights: Weights::EQUAL,
+        completion: CompletionModel::Slots,
+        prices,
+    }
 }
 
 /// What must live as long as the scheduler.
@@ -167,6 +220,7 @@ fn destination(n: u32) -> Destination {
             decode: TokensPerSec(120.0 / size.sqrt()),
             batch_speedup: 8.0,
             max_concurrency: 32,
+            cached_prompt: Tokens::ZERO,
         },
         network: Network {
             rtt: Seconds(0.004 * size),
@@ -195,6 +249,7 @@ fn request(n: usize) -> RoutingRequest {
         upload: Bytes(2000.0),
         constraints: Constraints::default(),
         weights: None,
+        time: None,
     }
 }
 

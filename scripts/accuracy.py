@@ -53,6 +53,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=100, help="requests of each load")
     parser.add_argument("--loads", default="0.3,0.6,0.9", help="shares of the measured capacity")
     parser.add_argument("--max-tokens", default="16,32,64", help="limits of answers, one drawn for each request")
+    benchmarks = "gsm8k,math,human_eval,mbpp"
+    parser.add_argument("--benchmarks", default=benchmarks, help=f"only prompts of these, `all` for all; default {benchmarks}")
+    parser.add_argument("--prompt-bytes-max", type=int, default=400, help="longer prompts are left out")
     parser.add_argument("--prompt-tokens", default="64,128,224", help="prompt lengths of the calibration")
     parser.add_argument("--repeats", type=int, default=3, help="calibration requests of each length")
     parser.add_argument("--pilot", type=int, default=60, help="prompts asked beforehand to learn how long answers get")
@@ -98,7 +101,7 @@ def run(args: argparse.Namespace, out: Path, shares: Shares, children: Children)
     urls = {shape: f"http://127.0.0.1:{port}" for shape, port in zip(FLEET, ports, strict=False)}
     listen, admin = ports[-2:]
     say(f"starting three llama.cpp servers; {shares.how}")
-    start_servers(children, shares, urls, out / "logs")
+    servers = start_servers(children, shares, urls, out / "logs")
 
     bare = config_text((listen, admin), urls, args.routing, {})
     (out / "config-defaults.yaml").write_text(bare)
@@ -120,6 +123,9 @@ def run(args: argparse.Namespace, out: Path, shares: Shares, children: Children)
 
     ask = [accuracy, "--router", f"http://127.0.0.1:{listen}", "--admin", f"http://127.0.0.1:{admin}"]
     ask += ["--measured", out / "measured.json", "--out", out, "--seed", str(args.seed)]
+    ask += ["--prompt-bytes-max", str(args.prompt_bytes_max)]
+    if args.benchmarks != "all":
+        ask += ["--benchmarks", args.benchmarks]
     ask += ["--max-tokens", args.max_tokens, "--requests", str(args.requests)]
     for shape, url in urls.items():
         ask += ["--server", f"{shape.node}/{shape.model}={url}"]
@@ -131,7 +137,10 @@ def run(args: argparse.Namespace, out: Path, shares: Shares, children: Children)
     say(f"real prompts at {args.loads} of the capacity, {args.requests} each")
     tables = [with_router(children, router_program, out, "config.yaml", (listen, [*ask, "--loads", args.loads]))]
     if not args.skip_defaults:
-        say("the same with a router that knows no speeds")
+        say("the same with a router that knows no speeds, and with new servers: the old ones have these prompts in their caches")
+        for server in servers:
+            stop(server)
+        start_servers(children, shares, urls, out / "logs")
         command = [*ask, "--label", "defaults", "--loads", args.defaults_load]
         tables.append(with_router(children, router_program, out, "config-defaults.yaml", (listen, command)))
     summary = "\n".join([about(shares), calibration_table(figures), *tables])
@@ -158,7 +167,7 @@ def check(command: list[object]) -> str:
     return done.stdout
 
 
-def start_servers(children: Children, shares: Shares, urls: dict[Shape, str], logs: Path) -> None:
+def start_servers(children: Children, shares: Shares, urls: dict[Shape, str], logs: Path) -> list[subprocess.Popen]:
     running = []
     for shape, url in urls.items():
         command = [str(LLAMA_PYTHON), str(ROOT / "scripts/llamacpp_server.py"), "--port", url.rsplit(":", 1)[1]]
@@ -169,6 +178,7 @@ def start_servers(children: Children, shares: Shares, urls: dict[Shape, str], lo
         running.append((process, url, shape, log))
     for process, url, shape, log in running:
         wait_until_up(process, url + "/health", shape.node, log, LOAD_TIMEOUT_S)
+    return [process for process, *_ in running]
 
 
 def config_text(own: tuple[int, int], urls: dict[Shape, str], routing: str, figures: dict[str, dict]) -> str:

@@ -46,8 +46,9 @@ class Shares:
         if self._version == 0:
             return command
         group = self._base / f"{self._prefix}-{name}"
-        group.mkdir()
-        self._groups.append(group)
+        if group not in self._groups:
+            group.mkdir()
+            self._groups.append(group)
         quota_us = str(round(cores * PERIOD_US))
         if self._version == 2:
             (group / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")

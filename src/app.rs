@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use crate::config::{Config, EndpointConfig, NodeConfig, ResponseModel};
 use crate::domain::{Availability, Destination};
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
-use crate::planning::{PlanParams, PlannerParams};
+use crate::planning::{PlanParams, PlannerParams, PriceParams};
 use crate::profiler::power::{NodePower, PowerProfiler};
 use crate::profiler::quality::{
     DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
@@ -28,12 +28,11 @@ use crate::profiler::quality::{
 use crate::proxy::admin::Admin;
 use crate::proxy::readiness::Readiness;
 use crate::proxy::server::{Listener, Shutdown};
-use crate::proxy::{Api, ApiParams, server, stack};
+use crate::proxy::stack::Guarded;
+use crate::proxy::{Api, ApiParams, server};
 use crate::request_manager::admission::{ModelDirectory, VirtualModel};
 use crate::request_manager::{RequestManager, ServeLimits};
-use crate::routing::{
-    CompletionModel, CostModels, PolicyKind, PolicyParams, RoutingPolicy, TimeTerm, for_kind,
-};
+use crate::routing::{CostModels, PolicyKind, PolicyParams, RoutingPolicy, for_kind};
 use crate::scheduler::{Fleet, Scheduler, SchedulerParams};
 use crate::telemetry::decision_log::LogWriter;
 use crate::units::{Seconds, Tokens};
@@ -190,8 +189,8 @@ impl App {
         } = self;
         let admin_stop = CancellationToken::new();
         let ends_with = |stop: &CancellationToken| Shutdown { stop: stop.clone(), force: force.clone() };
-        let main = server::serve(listener, stack::wrap(api), ends_with(&stop));
-        let side = tasks.spawn(server::serve(admin_listener, stack::wrap(admin), ends_with(&admin_stop)));
+        let main = server::serve(listener, Guarded(api), ends_with(&stop));
+        let side = tasks.spawn(server::serve(admin_listener, Guarded(admin), ends_with(&admin_stop)));
         let mut main = std::pin::pin!(main);
         let limit = std::pin::pin!(async {
             stop.cancelled().await;
@@ -378,28 +377,20 @@ fn start_quality(
     QualityService::start(&params, &embedder, priors, registry)
 }
 
-/// The policy and how it is driven. What this version cannot do is said and replaced.
+/// The policy and how it is driven.
 fn scheduling(config: &Config) -> (Box<dyn RoutingPolicy + Send + Sync>, SchedulerParams) {
     let routing = &config.routing;
-    if routing.completion == CompletionModel::Slots || routing.time == TimeTerm::Sum {
-        info!(
-            completion = routing.completion.as_str(),
-            time = routing.time.as_str(),
-            "the objective counts time by Eq. 4, `fifo` and `makespan`: this version has no others yet"
-        );
-    }
-    let costs = CostModels {
-        completion: CompletionModel::Fifo,
-        time: TimeTerm::Makespan,
-        energy: routing.energy_model,
-    };
+    let costs =
+        CostModels { completion: routing.completion, time: routing.time, energy: routing.energy_model };
+    let costs = routing.policy.models(costs);
     let gather = matches!(routing.policy, PolicyKind::Memetic | PolicyKind::MemeticPaper);
     let params = SchedulerParams {
         planner: PlannerParams {
             window: config.window,
             gather,
             weights: routing.weights,
-            completion: routing.completion,
+            completion: costs.completion,
+            prices: routing.policy.pays_prices().then(PriceParams::default),
         },
         plan: PlanParams { costs, objective: routing.objective, seed: routing.seed },
         budget: routing.budget,
@@ -415,6 +406,7 @@ fn virtual_models(config: &Config) -> Vec<VirtualModel> {
         name: Arc::clone(&v.name),
         constraints: v.constraints,
         weights: v.weights,
+        time: v.time,
     };
     config.virtual_models.iter().map(convert).collect()
 }

@@ -390,7 +390,7 @@ mod faults {
             &with("window: {max_mss: 5}\n"),
             7,
             "window.max_mss",
-            "unknown key, did you mean `max_ms`? (allowed max_ms, max_requests, close, max_hold_ms, order)",
+            "unknown key, did you mean `max_ms`? (allowed max_ms, max_requests, close, max_hold_ms, order, max_overtakes)",
         );
         let fault = fault(&with("windwo: {}\n"));
         assert_eq!((fault.line, fault.path.as_str()), (7, "windwo"));

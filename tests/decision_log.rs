@@ -50,6 +50,8 @@ async fn plans_and_requests_are_written_with_predictions_and_outcomes() {
         (&plans[0]["policy"], &plans[0]["requests"][0]["id"]),
         (&"greedy".into(), &"req-whole".into())
     );
+    assert_eq!(plans[0]["time"], "sum");
+    assert!(plans[0]["price_per_s"].is_null() && plans[0]["greedy_objective"].is_null(), "{}", plans[0]);
     let requests = records(&path, "request");
     let of = |id: &str| requests.iter().find(|record| record["id"] == id).unwrap();
     let whole = of("req-whole");

@@ -113,14 +113,15 @@ async fn a_cold_model_is_priced_and_waited_for_and_loads_once() {
     let limits = "timeouts: {first_byte_ms: 200, first_token_ms: 300, load_ms: 20000}\n";
     let nodes = [ollama("cheap", &cheap, 1), ollama("dear", &dear, 2)];
     let router = Router::start(&nodes, &format!("{CHEAPEST_FIRST}{limits}")).await;
-    let cold = destinations(&router, "both to be known as cold", |shown| {
-        shown[0]["loaded"] == false && shown[1]["loaded"] == false && shown[0]["load_s"] == 20.0
+    let cold = destinations(&router, "both to be known as cold, to plans too", |shown| {
+        let is_cold = |d: usize| shown[d]["loaded"] == false && shown[d]["warm_up_s"] == 20.0;
+        is_cold(0) && is_cold(1) && shown[0]["load_s"] == 20.0
     })
     .await;
     assert_eq!((&cold[0]["state"], &cold[0]["loading"]), (&"ready".into(), &false.into()));
 
     let mut first = router.client().await;
-    first.post(CHAT, "", &ask("m")).await;
+    first.post(CHAT, "x-cema-debug: true\r\n", &ask("m")).await;
     cheap.posts_reach(1).await;
     let loading = destinations(&router, "the load to be known", |shown| shown[0]["loading"] == true).await;
     assert_eq!(loading[1]["loading"], false);
@@ -129,7 +130,13 @@ async fn a_cold_model_is_priced_and_waited_for_and_loads_once() {
     second.post(CHAT, "", &ask("m")).await;
     cheap.posts_reach(2).await;
     cheap_state.lock().unwrap().may_answer.add_permits(2);
-    assert_eq!(first.answer().await.text(), chat_body("m", "hello"));
+    let answer = first.answer().await;
+    assert_eq!(answer.text(), chat_body("m", "hello"));
+    // It was told to take the load's 20 s, and a quarter of a second for what is usual to be answered.
+    let predicted = answer.head.header("x-cema-predicted").unwrap();
+    let seconds = predicted.split("seconds=").nth(1).and_then(|rest| rest.split([',', ';', ' ']).next());
+    let seconds: f64 = seconds.and_then(|seconds| seconds.parse().ok()).unwrap();
+    assert!((20.0..21.0).contains(&seconds), "{predicted}");
     assert_eq!(second.answer().await.text(), chat_body("m", "hello"));
 
     let count = |state: &Mutex<Ollama>| state.lock().unwrap().n_loads;

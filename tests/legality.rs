@@ -49,6 +49,7 @@ fn destination(n: usize, class: NodeClass, model: &str, capabilities: Capabiliti
             decode: TokensPerSec(10.0 + n as f64),
             batch_speedup: 2.0,
             max_concurrency: 2,
+            cached_prompt: Tokens::ZERO,
         },
         network: Network {
             rtt: Seconds(0.01),
@@ -193,6 +194,7 @@ proptest! {
         let models = ["auto", "strict"].map(|name| VirtualModel {
             name: name.into(),
             constraints: if name == "strict" { strict } else { Constraints::default() },
+            time: None,
             weights: None,
         });
         let directory = ModelDirectory::new(&context.destinations, models.to_vec());
@@ -228,6 +230,7 @@ proptest! {
                 first_request_number: 0,
                 waiting: waiting.clone(),
                 context: context.clone(),
+                time: None,
                 completion: CompletionModel::Slots,
             };
             match job.solve(&*for_kind(*kind, &params), &plan_params(), &mut || false) {

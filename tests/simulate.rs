@@ -69,6 +69,7 @@ fn tiny(n: usize) -> Workload {
         upload: Bytes(0.0),
         constraints: Constraints::default(),
         weights: None,
+        time: None,
     };
     let row = |i| SimulatedRequest {
         request: Arc::new(request(i)),
@@ -163,13 +164,13 @@ fn live_params(close: WindowClose) -> LiveParams {
         max_requests: 4,
         close,
         max_hold: None,
+        max_overtakes: 64,
         order: WindowOrder::Fifo,
     };
     LiveParams {
         window,
         objective: ObjectiveMode::Stationary,
         costs: COSTS,
-        completion: CompletionModel::Fifo,
         engine: EngineKind::Fifo,
         weights: Weights::EQUAL,
         seed: 7,
@@ -177,7 +178,8 @@ fn live_params(close: WindowClose) -> LiveParams {
 }
 
 fn with_slots(close: WindowClose) -> LiveParams {
-    LiveParams { completion: CompletionModel::Slots, engine: EngineKind::Slots, ..live_params(close) }
+    let costs = CostModels { completion: CompletionModel::Slots, time: TimeTerm::Sum, ..COSTS };
+    LiveParams { costs, engine: EngineKind::Slots, ..live_params(close) }
 }
 
 fn run_live(workload: &Workload, name: &str, visits: &[Visit], params: &LiveParams) -> (LiveRun, usize) {

@@ -212,7 +212,7 @@ async fn what_has_waited_its_time_goes_to_the_engines_queue() {
     let (endpoint, gate) = gated().await;
     let model = "{name: m, throughput: {max_concurrency: 1}}";
     let nodes = [node("a", endpoint.url()).model(model).endpoint("max_inflight: 2")];
-    let router = Router::start(&nodes, "window: {max_ms: 300}\n").await;
+    let router = Router::start(&nodes, "window: {max_ms: 200, max_hold_ms: 300}\n").await;
     let mut clients = clients(&router, 2).await;
     send(&mut clients, &ask("auto")).await;
     // The first one still runs when the second arrives.

@@ -71,6 +71,9 @@ struct Args {
     /// Prompts above this many bytes are left out.
     #[arg(long, default_value_t = 300)]
     prompt_bytes_max: usize,
+    /// Only prompts of these benchmarks (`task` of the rows), separated by commas; all where none is named.
+    #[arg(long, value_delimiter = ',')]
+    benchmarks: Vec<String>,
     /// `max_tokens` of a request is one of these, drawn at random.
     #[arg(long, value_delimiter = ',', default_value = "16,32,64")]
     max_tokens: Vec<u32>,
@@ -120,8 +123,12 @@ async fn run(args: &Args) -> anyhow::Result<()> {
         urls.insert(id.to_owned(), url.parse::<Base>()?);
     }
     let servers = servers(&args.measured, urls)?;
-    let mut prompts =
-        Prompts::read(&args.prompts, args.prompt_bytes_max, args.max_tokens.clone(), args.seed)?;
+    let mut prompts = Prompts::read(
+        &args.prompts,
+        (args.prompt_bytes_max, &args.benchmarks),
+        args.max_tokens.clone(),
+        args.seed,
+    )?;
     let for_pilot = prompts.take(args.pilot)?;
     let pilot = match &args.pilot_of {
         Some(path) => Pilot::read(path)?,

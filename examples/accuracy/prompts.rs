@@ -27,10 +27,10 @@ pub(crate) struct Prompts {
 }
 
 impl Prompts {
-    /// The different prompts of all files that are not too long.
+    /// The different prompts of all files that are not too long, of these benchmarks or, where none is named, of all.
     pub(crate) fn read(
         paths: &[PathBuf],
-        bytes_max: usize,
+        (bytes_max, benchmarks): (usize, &[String]),
         max_tokens: Vec<u32>,
         seed: u64,
     ) -> anyhow::Result<Self> {
@@ -43,7 +43,9 @@ impl Prompts {
                 let prompt = row["prompt"]
                     .as_str()
                     .with_context(|| format!("{}: a row without a prompt", path.display()))?;
-                if prompt.len() <= bytes_max {
+                let benchmark = row["task"].as_str().unwrap_or_default();
+                let is_wanted = benchmarks.is_empty() || benchmarks.iter().any(|name| name == benchmark);
+                if is_wanted && prompt.len() <= bytes_max {
                     different.insert(prompt.to_owned());
                 }
             }

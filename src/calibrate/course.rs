@@ -206,6 +206,7 @@ mod tests {
             decode: TokensPerSec(32.0),
             batch_speedup: 2.0,
             max_concurrency: 4,
+            cached_prompt: Tokens::ZERO,
         };
         // s = 64 / 64 + 32 / 32 = 2 s and 5 s. Singles 3 × 7 s; ladder 4 × 2 / 1 + 4 × 2 / 2 + 8 × 2 / 2.
         assert!((course().duration(&believed).get() - (21.0 + 8.0 + 4.0 + 8.0)).abs() < 1e-9);

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
@@ -87,10 +87,10 @@ pub(super) async fn ask(target: Target<'_>, prompt: &str, max_tokens: u64) -> Re
     if kind.takes_cache_prompt() {
         body["cache_prompt"] = false.into();
     }
-    let headers = HeaderMap::from_iter([
+    let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
         (header::ACCEPT, HeaderValue::from_static("text/event-stream")),
-    ]);
+    ];
     let sent = Instant::now();
     let first_limit = sent + pool.timeouts().first_token;
     let post = Post {

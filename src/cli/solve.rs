@@ -22,7 +22,13 @@ use crate::routing::{PolicyKind, PolicyParams, RoutingDecision, for_kind, rng_fo
 /// problem does not have.
 #[derive(Debug, Args)]
 pub struct SolveArgs {
-    /// Problem file, cema-problem/1
+    /// Problem file, cema-problem/1: tables, destinations and an objective
+    ///
+    /// Required are `schema`, `objective` (`weights`, and `bounds` [min, max] per term), `destinations` (`id`, `backlog_s`,
+    /// `batch_speedup`, `network_s`) and the tables `quality_loss`, `cost_usd`, `energy_j`, `service_s`, a row per request
+    /// and a column per destination. With `sum` the time term is the sum of completion times instead of the makespan:
+    /// `prefill_s` and `decode_s` (tables), `others_time_weight`, and per destination `rtt_s`, `price_per_s` and
+    /// `timeline` (`model` fifo or slots with what is there). The `problem` of a decision at the admin API is such a file.
     #[arg(long, value_name = "F.json")]
     pub problem: PathBuf,
 

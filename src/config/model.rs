@@ -120,5 +120,6 @@ pub(super) fn read_throughput(
         decode: TokensPerSec(s.float("decode_tps", tps, (decode_b / parameters_b).min(300.0))),
         batch_speedup: s.float("batch_speedup", 1.0..=65_536.0, speedup),
         max_concurrency,
+        cached_prompt: Tokens::ZERO,
     }
 }

@@ -16,8 +16,11 @@ const MAX_WINDOW_MS: f64 = 1_000.0;
 /// Longest `max_hold_ms`: ten minutes.
 const MAX_HOLD_MS: f64 = 600_000.0;
 
+/// Most `max_overtakes`.
+const MAX_OVERTAKES: u32 = 1_000_000;
+
 /// Reads `window`: `max_ms` 0 to 1000 (default 1000), `max_requests` 1 to 1024 (128), `close` (adaptive),
-/// `max_hold_ms` auto or 0 to 600000 (auto), `order` (shortest).
+/// `max_hold_ms` auto or 0 to 600000 (auto), `order` (shortest), `max_overtakes` 0 to 1000000 (64).
 pub(super) fn read_window(s: &mut Section<'_>) -> WindowParams {
     WindowParams {
         max_wait: Seconds::from_ms(s.float("max_ms", 0.0..=MAX_WINDOW_MS, MAX_WINDOW_MS)),
@@ -28,6 +31,7 @@ pub(super) fn read_window(s: &mut Section<'_>) -> WindowParams {
             .filter(|field| !field.is_word("auto"))
             .and_then(|field| field.float(&(0.0..=MAX_HOLD_MS), "auto or ").map(Seconds::from_ms)),
         order: s.choice("order", WindowOrder::ALL, WindowOrder::Shortest),
+        max_overtakes: s.count("max_overtakes", 0..=MAX_OVERTAKES, 64),
     }
 }
 

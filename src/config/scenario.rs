@@ -23,7 +23,7 @@ use crate::endpoint::EndpointKind;
 use crate::planning::params::WindowParams;
 use crate::simulate::engine::EngineKind;
 use crate::simulate::lengths::{LengthModel, PredictedLengths};
-use crate::units::{Quality, TokensPerSec};
+use crate::units::{Quality, Tokens, TokensPerSec};
 
 named_enum! {
     /// `trace`: rows that come with the program.
@@ -295,5 +295,6 @@ fn read_tflops(s: &mut Section<'_>, field: &Field<'_>, billions: Option<f64>) ->
         decode: tokens_per_s,
         batch_speedup: (batch / single).max(1.0),
         max_concurrency: s.count("max_concurrency", 1..=65_536, TFLOPS_CONCURRENCY),
+        cached_prompt: Tokens::ZERO,
     }
 }

@@ -1,4 +1,4 @@
-//! How completion times are predicted.
+//! How completion times are predicted, and what of them counts.
 
 use super::named::named_enum;
 
@@ -9,5 +9,15 @@ named_enum! {
         Slots = "slots",
         /// Eq. 4: first in, first out with a batch speed-up.
         Fifo = "fifo",
+    }
+}
+
+named_enum! {
+    /// What the time term of Eq. 5 measures.
+    pub enum TimeTerm {
+        /// The sum of completion times.
+        Sum = "sum",
+        /// The batch makespan (the paper's).
+        Makespan = "makespan",
     }
 }

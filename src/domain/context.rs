@@ -59,6 +59,11 @@ pub struct DestinationState {
     pub pace: f64,
     /// Time until its model is loaded, zero where it is: a request that comes now waits for it.
     pub warm_up: Seconds,
+    /// Completion times over those that its figures predict, which leave out what comes later. Positive.
+    pub lateness: f64,
+    /// Congestion price: what a second of its time is worth to those who would have it instead, in J at ω_T = 1; see
+    /// time term `sum`. Not negative.
+    pub price_per_s: f64,
 }
 
 impl DestinationState {
@@ -72,6 +77,8 @@ impl DestinationState {
             load: SlotLoad::EMPTY,
             pace: 1.0,
             warm_up: Seconds::ZERO,
+            lateness: 1.0,
+            price_per_s: 0.0,
         }
     }
 }
@@ -81,6 +88,8 @@ impl DestinationState {
 pub struct Moment {
     /// Progress per second relative to its figures, positive; 1 = as they say.
     pub pace: f64,
+    /// Completion times over those its figures predict; 1 = as predicted. Positive.
+    pub lateness: f64,
     /// Time until its model is loaded; zero where it is.
     pub warm_up: Seconds,
     /// What others than this router have there.
@@ -89,7 +98,8 @@ pub struct Moment {
 
 impl Moment {
     /// As the figures say, and nobody else there.
-    pub const USUAL: Self = Self { pace: 1.0, warm_up: Seconds::ZERO, elsewhere: SlotLoad::EMPTY };
+    pub const USUAL: Self =
+        Self { pace: 1.0, lateness: 1.0, warm_up: Seconds::ZERO, elsewhere: SlotLoad::EMPTY };
 }
 
 /// The fleet as the profiler sees it: configured destinations with figures that were measured since.

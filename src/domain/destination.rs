@@ -153,6 +153,8 @@ pub struct Throughput {
     pub batch_speedup: f64,
     /// Requests the engine truly runs at once (its slots); at least 1.
     pub max_concurrency: u32,
+    /// Tokens of any prompt that the engine has in its cache already, such as those of a chat template.
+    pub cached_prompt: Tokens,
 }
 
 impl Throughput {
@@ -165,14 +167,50 @@ impl Throughput {
     /// The work of a request of this size, in time alone on the endpoint.
     #[must_use]
     pub fn work(&self, prompt: Tokens, completion: Tokens) -> Work {
-        Work { prefill: prompt.duration_at(self.prefill), decode: completion.duration_at(self.decode) }
+        let read = (prompt - self.cached_prompt).max(Tokens::ZERO);
+        Work { prefill: read.duration_at(self.prefill), decode: completion.duration_at(self.decode) }
     }
 
+    /// Its slots and how they share the speed.
+    #[must_use]
+    pub const fn slot_speed(&self) -> SlotSpeed {
+        SlotSpeed { slots: self.max_concurrency, batch_speedup: self.batch_speedup }
+    }
+
+    /// See [`SlotSpeed::slowdown`].
+    #[must_use]
+    pub fn slowdown(&self) -> f64 {
+        self.slot_speed().slowdown()
+    }
+
+    /// See [`SlotSpeed::stretch`].
+    #[must_use]
+    pub fn stretch(&self, running: u32) -> f64 {
+        self.slot_speed().stretch(running)
+    }
+
+    /// See [`SlotSpeed::speedup`].
+    #[must_use]
+    pub fn speedup(&self, running: u32) -> f64 {
+        self.slot_speed().speedup(running)
+    }
+}
+
+/// The slots of a destination and how requests in them share its speed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SlotSpeed {
+    /// S_d, requests that run at once; at least 1.
+    pub slots: u32,
+    /// k_d, how much faster full slots generate together than one request alone; at least 1.
+    pub batch_speedup: f64,
+}
+
+impl SlotSpeed {
     /// The `a` of `rate(n) = r1 / (1 + a (n − 1))`: how much slower each of n running requests generates per
     /// further one. It follows from the speed-up at full slots, `k = S / (1 + a (S − 1))`; not negative.
     #[must_use]
     pub fn slowdown(&self) -> f64 {
-        let slots = f64::from(self.max_concurrency);
+        let slots = f64::from(self.slots);
         if slots <= 1.0 { 0.0 } else { ((slots / self.batch_speedup - 1.0) / (slots - 1.0)).max(0.0) }
     }
 

@@ -26,6 +26,7 @@ pub(crate) fn destination(n: u32, slots: u32, max_inflight: u32) -> Destination 
             decode: TokensPerSec(100.0),
             batch_speedup: f64::from(slots),
             max_concurrency: slots,
+            cached_prompt: Tokens::ZERO,
         },
         network: Network {
             rtt: Seconds::ZERO,
@@ -53,6 +54,7 @@ pub(crate) fn request(id: &str) -> RoutingRequest {
         upload: Bytes(100.0),
         constraints: Constraints::default(),
         weights: None,
+        time: None,
     }
 }
 

@@ -17,11 +17,11 @@ pub mod request;
 
 pub use api_call::ApiCall;
 pub use backlog::{BacklogLedger, Outstanding, SlotLoad, Work};
-pub use completion::CompletionModel;
+pub use completion::{CompletionModel, TimeTerm};
 pub use context::{Availability, DestinationState, FleetView, Moment, ObjectiveScales, RoutingContext};
 pub use destination::{
     Capabilities, Destination, DestinationId, DestinationOrd, EndpointOrd, Network, NodeClass, Power, Price,
-    Throughput, TransferEnergy,
+    SlotSpeed, Throughput, TransferEnergy,
 };
 pub use estimate::RequestEstimate;
 pub use request::{Constraints, ModelTarget, Prediction, QualitySource, RoutingRequest, Weights};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::completion::TimeTerm;
 use super::destination::{Capabilities, NodeClass};
 use super::named::named_enum;
 use crate::units::{Bytes, Quality, Seconds, Tokens};
@@ -81,6 +82,8 @@ pub struct RoutingRequest {
     pub constraints: Constraints,
     /// Weights of this request (virtual model or header); `None` = the fleet's.
     pub weights: Option<Weights>,
+    /// Time term of this request (virtual model); `None` = the fleet's.
+    pub time: Option<TimeTerm>,
 }
 
 impl RoutingRequest {

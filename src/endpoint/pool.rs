@@ -1,11 +1,12 @@
 //! The endpoints of the fleet and the HTTP client they are reached by.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Collected, Full, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
@@ -76,7 +77,7 @@ pub struct Post<'a> {
     /// What is called.
     pub call: ApiCall,
     /// Headers beside those that name the endpoint and its key.
-    pub headers: &'a HeaderMap,
+    pub headers: &'a [(HeaderName, HeaderValue)],
     /// The body.
     pub body: Bytes,
     /// Longest wait for the head of the answer.
@@ -242,7 +243,7 @@ impl EndpointPool {
         endpoint.idle.sweep();
         endpoint.idle_for_probes.sweep();
         let path = endpoint.spec.path("", path)?;
-        let headers = HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static("*/*"))]);
+        let headers = [(header::ACCEPT, HeaderValue::from_static("*/*"))];
         let request = || endpoint.request(Method::GET, path.clone(), &headers, &Bytes::new());
         let response = self.send((endpoint, &endpoint.idle_for_probes), request, limit).await?;
         let status = response.status();
@@ -258,7 +259,8 @@ impl EndpointPool {
         request: impl Fn() -> Request<Full<Bytes>>,
         limit: Duration,
     ) -> Result<Response<AnswerBody>, SendError> {
-        let sending = async {
+        // In its place: too large to be moved about.
+        let mut sending = pin!(async {
             if let Some(mut kept) = idle.take() {
                 match kept.exchange(request()).await {
                     Ok(response) => return Ok(answered(response, kept, idle)),
@@ -268,8 +270,8 @@ impl EndpointPool {
             }
             // Boxed: large, and most requests find a connection kept.
             Box::pin(self.send_anew(endpoint, idle, request())).await
-        };
-        timeout(limit, sending).await.unwrap_or(Err(SendError::FirstByteTimeout(limit)))
+        });
+        timeout(limit, sending.as_mut()).await.unwrap_or(Err(SendError::FirstByteTimeout(limit)))
     }
 
     async fn send_anew(
@@ -307,16 +309,27 @@ impl Endpoint {
     }
 
     /// A request that names the endpoint and shows it its own key.
-    fn request(&self, method: Method, path: Uri, headers: &HeaderMap, body: &Bytes) -> Request<Full<Bytes>> {
+    fn request(
+        &self,
+        method: Method,
+        path: Uri,
+        headers: &[(HeaderName, HeaderValue)],
+        body: &Bytes,
+    ) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(body.clone()));
         *request.method_mut() = method;
         *request.uri_mut() = path;
-        let all = request.headers_mut();
-        all.clone_from(headers);
+        // Host, the key if there is one, and the length, which hyper adds.
+        let n_headers = headers.len() + 2 + usize::from(self.spec.api_key.is_some());
+        let mut all = HeaderMap::with_capacity(n_headers);
         all.insert(header::HOST, self.host.clone());
         if let Some(key) = &self.spec.api_key {
             all.insert(header::AUTHORIZATION, key.clone());
         }
+        for (name, value) in headers {
+            all.append(name, value.clone());
+        }
+        *request.headers_mut() = all;
         request
     }
 

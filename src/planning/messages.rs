@@ -39,10 +39,6 @@ impl Arrival {
     pub(super) fn has_waited(&self, now: Seconds, span: Seconds) -> bool {
         self.is_failing_over() || (self.arrived + span).0 <= now.0
     }
-
-    pub(super) fn has_final_prediction(&self, now: Seconds) -> bool {
-        self.awaiting_until.is_none_or(|until| until.0 <= now.0)
-    }
 }
 
 /// Why a request leaves without a destination.
@@ -76,6 +72,8 @@ pub enum Action {
         held: Seconds,
         /// Requests planned together.
         batch_size: usize,
+        /// When a greedy choice at its first plan would have had it done, from now; known with time term `sum`.
+        greedy_left: Option<Seconds>,
     },
     /// Answer a request with an error.
     Reject {

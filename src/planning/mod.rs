@@ -5,17 +5,21 @@
 //! run the very same code.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod held;
 pub mod messages;
 pub mod params;
 pub mod plan;
 pub mod planner;
 mod predicting;
+pub mod price;
 pub mod scales;
+mod situation;
 
 pub use messages::{Action, Arrival, Rejection, Step, Ticket};
 pub use params::{WindowClose, WindowOrder, WindowParams};
 pub use plan::{Plan, PlanJob, PlanParams, Planned, SolveError, Solved, Waiting};
 pub use planner::{Planner, PlannerParams};
+pub use price::PriceParams;
 pub use scales::ScalesAverage;
 
 #[cfg(test)]

@@ -36,4 +36,6 @@ pub struct WindowParams {
     pub max_hold: Option<Seconds>,
     /// Which waiting request goes first.
     pub order: WindowOrder,
+    /// Requests that may leave before one that was passed over; then it goes first.
+    pub max_overtakes: u32,
 }

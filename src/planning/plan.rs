@@ -13,7 +13,7 @@ use crate::domain::{
 };
 use crate::routing::{
     BatchItem, CostModels, Evaluator, LegalSet, NoDestination, Objective, ObjectiveMode, PolicyError,
-    Problem, ProblemError, RoutingDecision, RoutingPolicy, legal_set, rng_for,
+    Problem, ProblemError, RoutingDecision, RoutingPolicy, TimeTerm, greedy_finish, legal_set, rng_for,
 };
 use crate::units::{Seconds, Tokens};
 
@@ -60,8 +60,10 @@ pub struct PlanJob {
     pub waiting: Vec<Waiting>,
     /// Fleet state at `taken_at`.
     pub context: RoutingContext,
-    /// How completion is predicted; the objective has its own model.
+    /// How completion is predicted.
     pub completion: CompletionModel,
+    /// The time term of these requests; `None` = that of the parameters.
+    pub time: Option<TimeTerm>,
 }
 
 /// Where one request goes and what is expected of it there.
@@ -83,6 +85,8 @@ pub struct Planned {
     pub first_content: Seconds,
     /// Part of the completion time that is the network's.
     pub network: Seconds,
+    /// When it would be done if it were alone in the batch and went where it costs least; known with time term `sum`.
+    pub greedy_finish: Option<Seconds>,
     /// Where the quality prediction came from.
     pub source: QualitySource,
 }
@@ -181,8 +185,8 @@ impl PlanJob {
                 waited: w.waited,
             })
             .collect();
-        let problem =
-            Problem::build(&items, &self.context, &params.costs)?.numbered_from(self.first_request_number);
+        let costs = CostModels { time: self.time.unwrap_or(params.costs.time), ..params.costs };
+        let problem = Problem::build(&items, &self.context, &costs)?.numbered_from(self.first_request_number);
         let objective = Objective::for_mode(&problem, params.objective, &self.context.scales);
         let mut rng = rng_for(params.seed, self.number);
         let decision = policy.route(&problem, &objective, &mut rng, stop)?;
@@ -192,7 +196,8 @@ impl PlanJob {
         plan.planned = waiting
             .zip(decision.assignment.iter().zip(estimates).enumerate())
             .map(|(waiting, (row, (d, estimate)))| {
-                predicting.planned(waiting, *d, (estimate, problem.transfer(row, *d)))
+                let greedy_finish = greedy_finish(&problem, &objective, row);
+                predicting.planned(waiting, *d, (estimate, problem.transfer(row, *d)), greedy_finish)
             })
             .collect();
         plan.solved = Some(Solved { problem, objective, decision });

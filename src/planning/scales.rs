@@ -1,7 +1,7 @@
 //! The scales of objective mode `stationary`: configured or derived priors, then a slow moving average
 //! of what batches really range over, so that weights mean the same from window to window (DESIGN §3).
 
-use crate::domain::{Destination, ObjectiveScales};
+use crate::domain::{Destination, ObjectiveScales, Throughput};
 use crate::routing::Problem;
 use crate::units::{Joules, Seconds, Tokens, Usd};
 
@@ -78,6 +78,13 @@ impl ScalesAverage {
             time: Seconds(follow(self.current.time.0, sums[3], self.prior.time.0)),
         };
     }
+}
+
+/// What the reference request takes of a saturated destination's time; a second where its figures say nothing.
+pub(super) fn reference_work(throughput: &Throughput) -> Seconds {
+    let work = throughput.work(REFERENCE_PROMPT, REFERENCE_COMPLETION);
+    let shared_s = work.decode.0 / throughput.speedup(throughput.max_concurrency);
+    Seconds(positive(work.prefill.0 + shared_s))
 }
 
 fn range(values: impl Iterator<Item = f64>) -> f64 {

@@ -4,6 +4,7 @@ mod gathering;
 mod holding;
 mod laws;
 mod rig;
+mod rolling;
 mod scales;
 
 use proptest::prelude::*;

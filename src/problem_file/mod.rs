@@ -6,8 +6,24 @@
 //! (`request`: R cluster numbers, `error`: K × M), and what only a live batch has: `objective.backlog_term`,
 //! `request_weights`, `length_tokens`, `first_request_number`, `destinations[].inflight` and
 //! `max_concurrency`. `destinations[].cap` is the most requests of the batch that may go there. Unknown fields are refused.
+//!
+//! With an object `sum` time is not the makespan but the time term `sum` ([`SumTables`](crate::routing::SumTables)),
+//! `objective.bounds.time` the range of the sum of completion times, and `service_s`, `destinations[].backlog_s`,
+//! `batch_speedup` and `network_s` only matter to policies that do not go by the objective:
+//!
+//! - `prefill_s`, `decode_s` (R × M): what of a request is reading its prompt and what is generating, seconds alone;
+//! - `others_time_weight`: ω_T of those who are delayed without being part of the batch;
+//! - `destinations` (M, in order): `rtt_s`, `price_per_s` (congestion price, J per second of saturated work at ω_T = 1;
+//!   0 if left out) and `timeline`, what is there before the batch:
+//!   - `{"model": "fifo", "backlog_s", "batch_speedup", "pace"}`, or
+//!   - `{"model": "slots", "slots", "batch_speedup", "pace"}` with `running` requests that have to read `prefill_s` and to
+//!     generate `decode_s`, the first of them `soonest_s`, and `queued` ones with `queued_prefill_s` and
+//!     `queued_decode_s`; each 0 if left out.
+//!
+//!   `pace` is progress per second relative to the figures, 1 if left out; a speed-up is at least 1.
 
 mod read;
+mod sum;
 mod write;
 
 #[cfg(test)]

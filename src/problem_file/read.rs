@@ -8,6 +8,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, SeqAccess
 use thiserror::Error;
 
 use crate::domain::{DestinationId, NodeClass, Weights};
+use crate::problem_file::sum::RawSum;
 use crate::problem_file::{PerTerm, ProblemFile, SCHEMA};
 use crate::routing::problem::CELLS_MAX;
 use crate::routing::{
@@ -100,6 +101,7 @@ struct Raw {
     transfer_s: Option<Table<f64>>,
     legal: Option<Table<bool>>,
     clusters: Option<RawClusters>,
+    sum: Option<RawSum>,
     request_weights: Option<Vec<PerTerm<f64>>>,
     length_tokens: Option<Vec<f64>>,
     #[serde(default)]
@@ -190,6 +192,7 @@ fn tables(raw: Raw) -> Result<ProblemTables, ProblemFileError> {
         weights,
         first_request_number: raw.first_request_number,
         clusters: raw.clusters.map(|clusters| self::clusters(clusters, m)).transpose()?,
+        sum: raw.sum.map(|sum| sum.tables(n, m)).transpose()?,
     })
 }
 
@@ -225,7 +228,7 @@ fn mean_services(service_s: &[f64], legal: &[bool], m: usize) -> Vec<f64> {
 }
 
 /// Rows of a JSON array of arrays, one after the other.
-struct Table<T> {
+pub(super) struct Table<T> {
     cells: Vec<T>,
     rows: usize,
     columns: usize,
@@ -234,7 +237,7 @@ struct Table<T> {
 }
 
 impl<T> Table<T> {
-    fn cells(self, table: &'static str, n: usize, m: usize) -> Result<Vec<T>, ProblemFileError> {
+    pub(super) fn cells(self, table: &'static str, n: usize, m: usize) -> Result<Vec<T>, ProblemFileError> {
         let detail = if let Some((row, got)) = self.ragged {
             format!("row {row} has {got} entries, row 0 has {}", self.columns)
         } else if self.rows != n {

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::domain::Weights;
+use crate::problem_file::sum::FileSum;
 use crate::problem_file::{PerTerm, SCHEMA};
 use crate::routing::{Clusters, DestinationLoad, Objective, Problem};
 
@@ -20,6 +21,8 @@ struct File<'a> {
     legal: Vec<&'a [bool]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     clusters: Option<FileClusters<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sum: Option<FileSum>,
     #[serde(skip_serializing_if = "Option::is_none")]
     request_weights: Option<Vec<PerTerm<f64>>>,
     length_tokens: &'a [f64],
@@ -81,6 +84,7 @@ pub fn to_json(name: &str, problem: &Problem, objective: &Objective) -> Result<S
         transfer_s: rows(&tables.transfer_s, m),
         legal: rows(&tables.legal, m),
         clusters: tables.clusters.as_ref().map(|clusters| self::clusters(clusters, m)),
+        sum: tables.sum.as_ref().map(FileSum::from),
         request_weights: differs.then(|| tables.weights.iter().map(|w| (*w).into()).collect()),
         length_tokens: &tables.length_tokens,
         first_request_number: tables.first_request_number,

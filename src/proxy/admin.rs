@@ -1,25 +1,21 @@
 //! The admin listener: metrics, health, the fleet's state and recent decisions.
 
-use std::convert::Infallible;
-use std::task::{Context, Poll};
-
-use futures_util::future::{Ready, ready};
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use prometheus::{Registry, TEXT_FORMAT, TextEncoder};
 use serde_json::{Value, json};
-use tower::Service;
 
 use super::fleet::Shown;
 use super::openai::ApiError;
 use super::readiness::Readiness;
 use super::respond::{ResponseBody, error_response, json as json_response, text, with_type};
 use super::routes::percent_decoded;
+use super::stack::Answers;
 use crate::profiler::view::Viewer;
 use crate::scheduler::Scheduler;
 use crate::scheduler::decision_record::DecisionRecord;
 
-/// The admin API as a service; clones share it.
+/// The admin API. Clones share it.
 #[derive(Clone)]
 pub struct Admin {
     registry: Registry,
@@ -42,7 +38,7 @@ impl Admin {
         Self { registry, scheduler, readiness, viewer, policy }
     }
 
-    fn answer(&self, request: &Request<Incoming>) -> Response<ResponseBody> {
+    fn page(&self, request: &Request<Incoming>) -> Response<ResponseBody> {
         let path = request.uri().path();
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return error_response(ApiError::method_not_allowed(
@@ -117,16 +113,8 @@ pub(super) fn metrics(registry: &Registry) -> Response<ResponseBody> {
     }
 }
 
-impl Service<Request<Incoming>> for Admin {
-    type Response = Response<ResponseBody>;
-    type Error = Infallible;
-    type Future = Ready<Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        ready(Ok(self.answer(&request)))
+impl Answers for Admin {
+    async fn answer(self, request: Request<Incoming>, _: HeaderValue) -> Response<ResponseBody> {
+        self.page(&request)
     }
 }

@@ -1,19 +1,15 @@
 //! What `cema-router agent` serves: its metrics.
 
-use std::convert::Infallible;
-use std::task::{Context, Poll};
-
-use futures_util::future::{Ready, ready};
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use prometheus::Registry;
-use tower::Service;
 
 use super::admin::metrics;
 use super::openai::ApiError;
 use super::respond::{ResponseBody, error_response, text};
+use super::stack::Answers;
 
-/// The agent's pages as a service; clones share it.
+/// The agent's pages. Clones share them.
 #[derive(Debug, Clone)]
 pub struct AgentPage {
     registry: Registry,
@@ -26,7 +22,7 @@ impl AgentPage {
         Self { registry }
     }
 
-    fn answer(&self, request: &Request<Incoming>) -> Response<ResponseBody> {
+    fn page(&self, request: &Request<Incoming>) -> Response<ResponseBody> {
         let path = request.uri().path();
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let method = request.method().as_str();
@@ -40,16 +36,8 @@ impl AgentPage {
     }
 }
 
-impl Service<Request<Incoming>> for AgentPage {
-    type Response = Response<ResponseBody>;
-    type Error = Infallible;
-    type Future = Ready<Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        ready(Ok(self.answer(&request)))
+impl Answers for AgentPage {
+    async fn answer(self, request: Request<Incoming>, _: HeaderValue) -> Response<ResponseBody> {
+        self.page(&request)
     }
 }

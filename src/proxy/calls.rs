@@ -14,8 +14,7 @@ use super::headers::{self, RoutingHeaders};
 use super::openai::{ApiError, ApiRequest, parse_request};
 use super::respond::{ResponseBody, answer, describe_decision, error_response, not_served};
 use super::routes::ApiParts;
-use super::stack::RequestId;
-use crate::domain::ApiCall;
+use crate::domain::{ApiCall, RoutingRequest};
 use crate::endpoint::coding::{ContentCoding, DecodeError, gunzip};
 use crate::request_manager::admission::{AdmissionError, Ask};
 use crate::request_manager::key_budget::KeyUse;
@@ -28,8 +27,9 @@ pub(super) async fn handle(
     api: &ApiParts,
     kind: ApiCall,
     request: Request<Incoming>,
+    id: HeaderValue,
 ) -> Response<ResponseBody> {
-    let Admitted { call, model, debug } = match admit(api, kind, request).await {
+    let Admitted { call, model, debug } = match admit(api, kind, request, id).await {
         Ok(admitted) => admitted,
         Err(error) => {
             api.params.manager.count_rejected(refusal_reason(&error));
@@ -70,10 +70,15 @@ struct Admitted {
 }
 
 /// Reads, checks and admits a request.
-async fn admit(api: &ApiParts, kind: ApiCall, request: Request<Incoming>) -> Result<Admitted, ApiError> {
-    let (head, body) = request.into_parts();
-    let awaits_continue = head.headers.contains_key(header::EXPECT);
-    let checked = match check_head(api, &head.headers) {
+async fn admit(
+    api: &ApiParts,
+    kind: ApiCall,
+    request: Request<Incoming>,
+    id: HeaderValue,
+) -> Result<Admitted, ApiError> {
+    let (Parts { headers, .. }, body) = request.into_parts();
+    let awaits_continue = headers.contains_key(header::EXPECT);
+    let checked = match check_head(api, &headers) {
         Ok(checked) => checked,
         Err(error) => return Err(if awaits_continue { error } else { body::refused(error, body) }),
     };
@@ -83,12 +88,26 @@ async fn admit(api: &ApiParts, kind: ApiCall, request: Request<Incoming>) -> Res
     if checked.coding == ContentCoding::Gzip {
         body = decoded(body, bytes_max).await?;
     }
-    let request = parse_request(kind, &body)?;
+    let mut request = parse_request(kind, &body)?;
     if !checked.grant.allows_model(&request.model) {
         return Err(ApiError::model_not_found(&request.model));
     }
-    let (model, debug) = (request.model.clone(), checked.asked.debug);
-    Ok(Admitted { call: call(api, &head, checked, (request, body))?, model, debug })
+    let sent = headers::for_endpoint(&headers, id.clone());
+    let debug = checked.asked.debug;
+    let admitted = admitted(api, &id, &checked, &request, body.len())?;
+    let model = std::mem::take(&mut request.model);
+    let call = Call {
+        request: Arc::new(admitted),
+        text: std::mem::take(&mut request.text),
+        kind,
+        stream: request.stream,
+        headers: sent,
+        echo_model: api.params.echo_model.then(|| Arc::from(model.as_str())),
+        client: checked.client,
+        // The body as received but for the value of `model`.
+        body_for: Box::new(move |upstream_model| request.splice_model(&body, upstream_model)),
+    };
+    Ok(Admitted { call, model, debug })
 }
 
 /// What the head of a request says.
@@ -126,18 +145,14 @@ async fn decoded(body: Bytes, bytes_max: usize) -> Result<Bytes, ApiError> {
     }
 }
 
-/// Admits `request`, whose body is `body`.
-fn call(
+/// Admits `request`, whose body has `n_bytes`, under `id`.
+fn admitted(
     api: &ApiParts,
-    head: &Parts,
-    checked: Checked<'_>,
-    (mut request, body): (ApiRequest, Bytes),
-) -> Result<Call, ApiError> {
-    let id_header = match head.extensions.get() {
-        Some(RequestId(id)) => id.clone(),
-        None => HeaderValue::from_static("unknown"),
-    };
-    let id = Arc::from(id_header.to_str().unwrap_or_default());
+    id: &HeaderValue,
+    checked: &Checked<'_>,
+    request: &ApiRequest,
+    n_bytes: usize,
+) -> Result<RoutingRequest, ApiError> {
     let ask = Ask {
         model: &request.model,
         needs: request.needs,
@@ -145,29 +160,15 @@ fn call(
         longest_prompt: request.longest_prompt.tokens(),
         max_completion_tokens: request.max_completion_tokens.map(|tokens| Tokens(tokens as f64)),
         choices: request.completions,
-        upload: Size(body.len() as f64),
+        upload: Size(n_bytes as f64),
         constraints: checked.asked.constraints,
         weights: checked.asked.weights,
     };
-    let admitted = api.params.directory.admit(id, &ask).map_err(|error| match error {
+    let id = Arc::from(id.to_str().unwrap_or_default());
+    api.params.directory.admit(id, &ask).map_err(|error| match error {
         AdmissionError::UnknownModel(model) => ApiError::model_not_found(&model),
         AdmissionError::PlacementConflict { .. } => {
             ApiError::bad_request(error.to_string(), Some("x-cema-placement"), Some("placement_conflict"))
         }
-    })?;
-    Ok(Call {
-        request: Arc::new(admitted),
-        text: std::mem::take(&mut request.text),
-        kind: request.call,
-        stream: request.stream,
-        headers: Arc::new(headers::for_endpoint(&head.headers, id_header)),
-        echo_model: api.params.echo_model.then(|| Arc::from(request.model.as_str())),
-        client: checked.client,
-        body_for: body_for(request, body),
     })
-}
-
-/// The body as received but for the value of `model`.
-fn body_for(request: ApiRequest, body: Bytes) -> Box<dyn Fn(&str) -> Bytes + Send + Sync> {
-    Box::new(move |upstream_model| request.splice_model(&body, upstream_model))
 }

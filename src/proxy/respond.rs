@@ -8,10 +8,11 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 
 use super::openai::ApiError;
+use super::stack::X_REQUEST_ID;
 use crate::domain::{ApiCall, Destination};
 use crate::endpoint::upstream_error::UpstreamError;
 use crate::request_manager::{
-    ComeBack, FailureKind, Routing, ServeError, Served, ServedBody, names_event_stream,
+    ComeBack, FailureKind, PassedHead, Routing, ServeError, Served, ServedBody, names_event_stream,
 };
 use crate::scheduler::{NoDestination, PlaceError};
 use crate::units::Seconds;
@@ -70,32 +71,77 @@ pub(super) fn answer(served: Served, labels: &RoutingLabels) -> Response<Respons
     };
     let mut response = Response::new(body);
     let headers = response.headers_mut();
-    *headers = served.headers;
-    if headers.get(header::CONTENT_TYPE).is_some_and(names_event_stream) {
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    let PassedHead { content_type, cache_control } = served.head;
+    if names_event_stream(&content_type) {
+        *headers = labels.head(&served.routing, Kind::Stream);
+    } else {
+        *headers = labels.head(&served.routing, Kind::Whole);
+        if let Some(cache_control) = cache_control {
+            headers.insert(header::CACHE_CONTROL, cache_control);
+        }
     }
-    describe(headers, &served.routing, labels);
+    headers.insert(header::CONTENT_TYPE, content_type);
     response
 }
 
-/// What answers say of their routing, as far as it is known beforehand.
-#[derive(Debug)]
-pub(super) struct RoutingLabels {
-    policy: HeaderValue,
-    /// Id and model of every destination; `None` = what a header cannot hold.
-    destinations: Vec<[Option<HeaderValue>; 2]>,
+/// Which of a destination's heads.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    /// Of an answer in one piece, or of an error.
+    Whole,
+    /// Of a stream of events.
+    Stream,
 }
+
+/// The heads of answers by destination and [`Kind`], with usual values where values differ and a place for the id of the
+/// request: to copy a head and to change some values of it costs half of what it takes to build one.
+#[derive(Debug)]
+pub(super) struct RoutingLabels(Vec<[HeaderMap; 2]>);
 
 impl RoutingLabels {
     pub(super) fn new(policy: &'static str, destinations: &[Destination]) -> Self {
-        let label = |text: &str| HeaderValue::from_str(text).ok();
-        let labels = |d: &Destination| [label(d.id.as_str()), label(&d.model)];
-        Self {
-            policy: HeaderValue::from_static(policy),
-            destinations: destinations.iter().map(labels).collect(),
+        let heads = |d: &Destination| {
+            let whole = usual_head(policy, d);
+            let mut stream = whole.clone();
+            stream.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+            stream.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
+            [whole, stream]
+        };
+        Self(destinations.iter().map(heads).collect())
+    }
+
+    /// What an answer says of its `routing`.
+    fn head(&self, routing: &Routing, kind: Kind) -> HeaderMap {
+        let heads = self.0.get(routing.ord.idx());
+        let mut head = heads.map(|heads| heads[kind as usize].clone()).unwrap_or_default();
+        head.insert(X_CEMA_BATCH, routing.plan.into());
+        head.insert(X_CEMA_WINDOW_MS, in_ms(routing.waited));
+        if routing.attempts != 1 {
+            head.insert(X_CEMA_ATTEMPTS, routing.attempts.into());
+        }
+        head
+    }
+}
+
+fn usual_head(policy: &'static str, destination: &Destination) -> HeaderMap {
+    let mut head = HeaderMap::new();
+    // What a header cannot hold is left out.
+    for (name, label) in [(X_CEMA_DESTINATION, destination.id.as_str()), (X_CEMA_MODEL, &destination.model)] {
+        if let Ok(label) = HeaderValue::from_str(label) {
+            head.insert(name, label);
         }
     }
+    for (name, usual) in [
+        (X_CEMA_BATCH, "1"),
+        (X_CEMA_WINDOW_MS, "0.0"),
+        (X_CEMA_ATTEMPTS, "1"),
+        (X_CEMA_POLICY, policy),
+        (header::CONTENT_TYPE, "application/json"),
+        (X_REQUEST_ID, ""),
+    ] {
+        head.insert(name, HeaderValue::from_static(usual));
+    }
+    head
 }
 
 /// Puts a header whose value comes from a configuration; one that a header cannot hold is left out.
@@ -103,24 +149,6 @@ fn put(headers: &mut HeaderMap, name: &'static str, value: String) {
     if let Ok(value) = HeaderValue::try_from(value) {
         headers.insert(HeaderName::from_static(name), value);
     }
-}
-
-fn describe(headers: &mut HeaderMap, routing: &Routing, labels: &RoutingLabels) {
-    let of_destination = labels.destinations.get(routing.ord.idx()).into_iter().flatten();
-    for (name, label) in [X_CEMA_DESTINATION, X_CEMA_MODEL].into_iter().zip(of_destination) {
-        if let Some(label) = label {
-            headers.insert(name, label.clone());
-        }
-    }
-    headers.insert(X_CEMA_BATCH, number(routing.plan));
-    headers.insert(X_CEMA_WINDOW_MS, in_ms(routing.waited));
-    headers.insert(X_CEMA_ATTEMPTS, number(u64::from(routing.attempts)));
-    headers.insert(X_CEMA_POLICY, labels.policy.clone());
-}
-
-/// A number, for next to nothing where it is 1.
-fn number(number: u64) -> HeaderValue {
-    if number == 1 { HeaderValue::from_static("1") } else { number.into() }
 }
 
 /// Milliseconds with one decimal.
@@ -158,7 +186,7 @@ pub(super) fn not_served(
         ServeError::Unplaced { error, come_back } => error_response(place_error(kind, error, *come_back)),
         ServeError::Failed { kind: failed, routing } => {
             let mut response = error_response(failure(failed, &error.to_string()));
-            describe(response.headers_mut(), routing, labels);
+            response.headers_mut().extend(labels.head(routing, Kind::Whole));
             response
         }
     }

@@ -1,12 +1,10 @@
 //! The main listener's paths (HTTP routes; routing is what the scheduler does).
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
-use tower::Service;
 
 use super::auth::Auth;
 use super::body;
@@ -14,6 +12,7 @@ use super::openai::models::Model;
 use super::openai::{ApiError, ModelList};
 use super::readiness::Readiness;
 use super::respond::{ResponseBody, RoutingLabels, error_response, json, text};
+use super::stack::Answers;
 use super::unknown_path::hint;
 use crate::domain::ApiCall;
 use crate::request_manager::RequestManager;
@@ -39,7 +38,7 @@ pub struct ApiParams {
     pub echo_model: bool,
 }
 
-/// The OpenAI-compatible API as a service; clones share it.
+/// The OpenAI-compatible API. Clones share it.
 #[derive(Clone)]
 pub struct Api(Arc<ApiParts>);
 
@@ -62,14 +61,14 @@ impl Api {
 }
 
 impl ApiParts {
-    async fn answer(&self, request: Request<Incoming>) -> Response<ResponseBody> {
+    async fn answer(&self, request: Request<Incoming>, id: HeaderValue) -> Response<ResponseBody> {
         // The query is of no use to an endpoint either: it is never forwarded.
         let path = request.uri().path();
         let path = if path.len() > 1 { path.trim_end_matches('/') } else { path };
         let outcome = match (Resource::at(path), request.method()) {
             (None, _) => Err(ApiError::path_not_found(path, hint(path))),
             (Some(Resource::Call(kind)), &Method::POST) => {
-                return super::calls::handle(self, kind, request).await;
+                return super::calls::handle(self, kind, request, id).await;
             }
             // Hyper leaves the body of an answer to HEAD out.
             (Some(Resource::Page(page)), &Method::GET | &Method::HEAD) => self.page(page, request.headers()),
@@ -182,18 +181,9 @@ pub(super) fn percent_decoded(text: &str) -> String {
     String::from_utf8_lossy(&decoded).into_owned()
 }
 
-impl Service<Request<Incoming>> for Api {
-    type Response = Response<ResponseBody>;
-    type Error = Infallible;
-    type Future = futures_util::future::BoxFuture<'static, Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Infallible>> {
-        std::task::Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let parts = Arc::clone(&self.0);
-        Box::pin(async move { Ok(parts.answer(request).await) })
+impl Answers for Api {
+    async fn answer(self, request: Request<Incoming>, id: HeaderValue) -> Response<ResponseBody> {
+        self.0.answer(request, id).await
     }
 }
 

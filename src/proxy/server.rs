@@ -8,9 +8,9 @@ use std::time::Duration;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::Service;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -18,7 +18,6 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::Service;
 use tracing::{debug, warn};
 
 use super::connection::{ClientIo, ClientStream, HeadTimer, Watch};
@@ -193,8 +192,9 @@ impl Connection {
         let stream = match tls {
             None => ClientStream::Plain(stream),
             Some(tls) => {
+                // Boxed: large, and soon over.
                 let secured = tokio::select! {
-                    secured = secure(tls, stream) => secured,
+                    secured = Box::pin(secure(tls, stream)) => secured,
                     () = stop.cancelled() => return,
                 };
                 let Some(secured) = secured else { return watch.cut(CutReason::Handshake) };
@@ -205,7 +205,7 @@ impl Connection {
         // How long this wait is the timer knows better; hyper only says when it begins.
         http.timer(HeadTimer(Arc::clone(&watch))).header_read_timeout(watch.clocks().keep_alive);
         http.max_buf_size(HEAD_BYTES_MAX).max_header_size(HEAD_BYTES_MAX);
-        let service = Gate::new(TowerToHyperService::new(service), Arc::clone(&watch));
+        let service = Gate::new(service, Arc::clone(&watch));
         let io = TokioIo::new(ClientIo::new(stream, watch));
         if let Err(error) = watcher.watch(http.serve_connection(io, service)).await {
             debug!(%error, "connection ended with an error");

@@ -1,16 +1,14 @@
-//! What wraps every request of a listener, outermost first.
+//! What wraps every request of a listener.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
-use std::task::{Context, Poll};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
+use http::header::{AUTHORIZATION, COOKIE, Entry};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
-use tower::layer::layer_fn;
-use tower::{Service, ServiceBuilder};
-use tower_http::sensitive_headers::SetSensitiveRequestHeadersLayer;
+use hyper::service::Service;
 use tracing::error;
 
 use super::openai::ApiError;
@@ -22,34 +20,48 @@ const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 /// Longest id taken over from a client.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// The id of a request, as an extension of it; printable.
-#[derive(Debug, Clone)]
-pub struct RequestId(pub HeaderValue);
+/// What answers the requests of a listener. Clones share it.
+pub trait Answers: Clone + Send + 'static {
+    /// The answer to `request`, which is called `id`; printable.
+    fn answer(
+        self,
+        request: Request<Incoming>,
+        id: HeaderValue,
+    ) -> impl Future<Output = Response<ResponseBody>> + Send;
+}
 
-/// Wraps a listener's service.
-pub fn wrap<S>(
-    service: S,
-) -> impl Service<
-    Request<Incoming>,
-    Response = Response<ResponseBody>,
-    Error = Infallible,
-    Future = impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send,
-> + Clone
-+ Send
-+ 'static
-where
-    S: Service<Request<Incoming>, Response = Response<ResponseBody>, Error = Infallible>
-        + Clone
-        + Send
-        + 'static,
-    S::Future: Send + 'static,
-{
-    ServiceBuilder::new()
-        // First, so that nothing within can print a credential.
-        .layer(SetSensitiveRequestHeadersLayer::new([header::AUTHORIZATION, header::COOKIE]))
-        // Innermost: a defect costs one request, and even its answer carries the request's id.
-        .layer(layer_fn(Guarded))
-        .service(service)
+/// Gives every request an id, the first usable one of its own if there is one, puts it on the answer, turns a panic into
+/// an answer, so that a defect costs one request, and keeps whatever is printed within free of credentials.
+#[derive(Debug, Clone)]
+pub struct Guarded<A>(pub A);
+
+impl<A: Answers> Service<Request<Incoming>> for Guarded<A> {
+    type Response = Response<ResponseBody>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        hide_credentials(request.headers_mut());
+        let id = request_id(request.headers());
+        let answers = self.0.clone();
+        Box::pin(async move {
+            let answer = AssertUnwindSafe(answers.answer(request, id.clone())).catch_unwind();
+            let mut response = answer.await.unwrap_or_else(|payload| panicked(payload.as_ref()));
+            response.headers_mut().insert(X_REQUEST_ID, id);
+            Ok(response)
+        })
+    }
+}
+
+/// Has credentials printed as `Sensitive`.
+fn hide_credentials(headers: &mut HeaderMap) {
+    for name in [AUTHORIZATION, COOKIE] {
+        if headers.contains_key(&name)
+            && let Entry::Occupied(mut values) = headers.entry(name)
+        {
+            values.iter_mut().for_each(|value| value.set_sensitive(true));
+        }
+    }
 }
 
 fn panicked(payload: &(dyn std::any::Any + Send)) -> Response<ResponseBody> {
@@ -62,38 +74,6 @@ fn panicked(payload: &(dyn std::any::Any + Send)) -> Response<ResponseBody> {
     error_response(ApiError::internal(
         "the router failed on this request; this is a defect, please report it",
     ))
-}
-
-/// Gives every request an id, the first usable one of its own if there is one, puts it on the answer, and turns a panic into one.
-#[derive(Debug, Clone)]
-struct Guarded<S>(S);
-
-impl<S> Service<Request<Incoming>> for Guarded<S>
-where
-    S: Service<Request<Incoming>, Response = Response<ResponseBody>, Error = Infallible>,
-    S::Future: Send + 'static,
-{
-    type Response = Response<ResponseBody>;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.0.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
-        let value = request_id(request.headers());
-        request.extensions_mut().insert(RequestId(value.clone()));
-        let answer = AssertUnwindSafe(self.0.call(request)).catch_unwind();
-        Box::pin(async move {
-            let mut response = match answer.await {
-                Ok(answered) => answered?,
-                Err(payload) => panicked(payload.as_ref()),
-            };
-            response.headers_mut().insert(X_REQUEST_ID, value);
-            Ok(response)
-        })
-    }
 }
 
 /// The id of a request: the first usable one of its client's, else a new one.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::domain::{Capabilities, Constraints, Destination, ModelTarget, RoutingRequest, Weights};
+use crate::domain::{Capabilities, Constraints, Destination, ModelTarget, RoutingRequest, TimeTerm, Weights};
 use crate::units::{Bytes, Tokens};
 
 /// A name clients may ask for that stands for a choice among destinations.
@@ -15,6 +15,8 @@ pub struct VirtualModel {
     pub constraints: Constraints,
     /// Weights of its requests.
     pub weights: Option<Weights>,
+    /// Time term of its requests.
+    pub time: Option<TimeTerm>,
 }
 
 /// What a client asked for.
@@ -87,9 +89,10 @@ impl ModelDirectory {
     /// # Errors
     /// See [`AdmissionError`].
     pub fn admit(&self, id: Arc<str>, ask: &Ask<'_>) -> Result<RoutingRequest, AdmissionError> {
-        let (target, own, weights) = match (self.virtual_models.get(ask.model), self.public.get(ask.model)) {
-            (Some(model), _) => (ModelTarget::Any, model.constraints, model.weights),
-            (None, Some(name)) => (ModelTarget::Named(Arc::clone(name)), Constraints::default(), None),
+        let found = (self.virtual_models.get(ask.model), self.public.get(ask.model));
+        let (target, own, weights, time) = match found {
+            (Some(model), _) => (ModelTarget::Any, model.constraints, model.weights, model.time),
+            (None, Some(name)) => (ModelTarget::Named(Arc::clone(name)), Constraints::default(), None, None),
             (None, None) => return Err(AdmissionError::UnknownModel(ask.model.to_owned())),
         };
         Ok(RoutingRequest {
@@ -103,6 +106,7 @@ impl ModelDirectory {
             upload: ask.upload,
             constraints: tightened(ask.model, own, ask.constraints)?,
             weights: ask.weights.or(weights),
+            time,
         })
     }
 }
@@ -143,7 +147,8 @@ mod tests {
             min_quality: Some(Quality(0.6)),
             deadline: Some(Seconds(10.0)),
         };
-        let strict = VirtualModel { name: "strict".into(), constraints, weights: Some(Weights::EQUAL) };
+        let strict =
+            VirtualModel { name: "strict".into(), constraints, weights: Some(Weights::EQUAL), time: None };
         ModelDirectory {
             public: BTreeSet::from(["org/large".into()]),
             virtual_models: BTreeMap::from([("strict".into(), strict)]),

@@ -2,6 +2,15 @@
 
 use http::{HeaderMap, HeaderValue, Response, header};
 
+/// What of the head of an endpoint's answer goes to the client: nothing that names the endpoint or belongs to one hop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PassedHead {
+    /// The media type.
+    pub content_type: HeaderValue,
+    /// As the endpoint has it.
+    pub cache_control: Option<HeaderValue>,
+}
+
 /// Whether a content type is that of server-sent events.
 pub(crate) fn names_event_stream(content_type: &HeaderValue) -> bool {
     names(content_type, "text/event-stream")
@@ -24,25 +33,20 @@ pub(super) fn is_event_stream<B>(response: &Response<B>) -> bool {
     content_type.is_some_and(names_event_stream)
 }
 
-/// The headers of an endpoint's stream that go to the client: nothing that names the endpoint or belongs to
-/// one hop.
-pub(super) fn passed_event_stream_headers(headers: &HeaderMap) -> HeaderMap {
-    let declared = headers.get(header::CONTENT_TYPE).cloned();
-    passed(headers, declared.unwrap_or_else(|| HeaderValue::from_static("text/event-stream")))
-}
-
-/// The headers of an endpoint's answer in one piece that go to the client. It has been found to be JSON,
-/// whatever the endpoint calls it, and clients that go by the type must be able to read it.
-pub(super) fn passed_json_headers(headers: &HeaderMap) -> HeaderMap {
-    passed(headers, HeaderValue::from_static("application/json"))
-}
-
-fn passed(headers: &HeaderMap, content_type: HeaderValue) -> HeaderMap {
-    // Room for what the router says itself.
-    let mut passed = HeaderMap::with_capacity(12);
-    passed.insert(header::CONTENT_TYPE, content_type);
-    if let Some(value) = headers.get(header::CACHE_CONTROL) {
-        passed.insert(header::CACHE_CONTROL, value.clone());
+impl PassedHead {
+    /// Of an endpoint's stream.
+    pub(super) fn of_event_stream(headers: &HeaderMap) -> Self {
+        let declared = headers.get(header::CONTENT_TYPE).cloned();
+        Self::new(headers, declared.unwrap_or_else(|| HeaderValue::from_static("text/event-stream")))
     }
-    passed
+
+    /// Of an endpoint's answer in one piece. It has been found to be JSON, whatever the endpoint calls it, and clients
+    /// that go by the type must be able to read it.
+    pub(super) fn of_json(headers: &HeaderMap) -> Self {
+        Self::new(headers, HeaderValue::from_static("application/json"))
+    }
+
+    fn new(headers: &HeaderMap, content_type: HeaderValue) -> Self {
+        Self { content_type, cache_control: headers.get(header::CACHE_CONTROL).cloned() }
+    }
 }

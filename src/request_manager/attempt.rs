@@ -11,14 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Response, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
-use super::answer_head::{
-    is_event_stream, names_plain_text, passed_event_stream_headers, passed_json_headers,
-};
+use super::answer_head::{PassedHead, is_event_stream, names_plain_text};
 use super::download::Download;
 use super::failure::{Failure, should_retry};
 use super::{Call, World};
@@ -46,7 +44,7 @@ const FIRST_TOKEN_TIMEOUT: Failure = Failure::TimedOut("first_token_timeout");
 /// One attempt at one destination.
 pub(super) struct Attempt<'a> {
     call: &'a Call,
-    world: &'a World,
+    world: &'a Arc<World>,
     destination: &'a Destination,
     began: Instant,
     limits: Timeouts,
@@ -85,7 +83,7 @@ impl UsageInjection {
 /// An endpoint and the way to it.
 #[derive(Debug, Clone)]
 struct Line {
-    world: World,
+    world: Arc<World>,
     endpoint: EndpointOrd,
     /// Longest wait for the head of its answer.
     first_byte: Duration,
@@ -98,7 +96,7 @@ struct Line {
 #[derive(Debug)]
 struct Outgoing {
     kind: ApiCall,
-    headers: Arc<HeaderMap>,
+    headers: Arc<[(HeaderName, HeaderValue)]>,
     body: Bytes,
     /// The body without what the router added, should the endpoint refuse just that.
     unasked: Option<Bytes>,
@@ -113,9 +111,9 @@ type Opened = (Response<PlainBody>, Option<ColdStart>);
 #[derive(Debug)]
 pub(super) enum Answer {
     /// In one piece.
-    Whole { headers: HeaderMap, body: Bytes, accounts: Accounts },
+    Whole { head: PassedHead, body: Bytes, accounts: Accounts },
     /// Under way.
-    Streaming { headers: HeaderMap, stream: Box<Streaming> },
+    Streaming { head: PassedHead, stream: Box<Streaming> },
 }
 
 /// An answer under way.
@@ -158,7 +156,7 @@ impl fmt::Debug for Rest {
 impl<'a> Attempt<'a> {
     /// An attempt that begins now. Where the model has to be loaded first, it is given the time for that.
     pub(super) fn new(
-        world: &'a World,
+        world: &'a Arc<World>,
         usage: &'a UsageInjection,
         call: &'a Call,
         (ord, destination): (DestinationOrd, &'a Destination),
@@ -239,25 +237,25 @@ impl<'a> Attempt<'a> {
             }
             Err(Failure::Unusable("an answer in one piece to a request for a stream".to_owned()))
         };
-        let headers = passed_event_stream_headers(&HeaderMap::new());
+        let head = PassedHead::of_event_stream(&HeaderMap::new());
         let rest = Rest::Head(Box::pin(body));
-        self.under_way(headers, (BytesMut::new(), rest, Some(StreamMeter::new())))
+        self.under_way(head, (BytesMut::new(), rest, Some(StreamMeter::new())))
     }
 
     fn under_way(
         self,
-        headers: HeaderMap,
+        head: PassedHead,
         (held, rest, meter): (BytesMut, Rest, Option<StreamMeter>),
     ) -> Answer {
         let secrets = Arc::clone(self.world.pool.secrets(self.destination.endpoint));
         let filter = EventFilter::new(self.asks_for_usage, secrets, self.renamed());
         let stream = Streaming { held, rest, meter, filter, began: self.began, limits: self.limits };
-        Answer::Streaming { headers, stream: Box::new(stream) }
+        Answer::Streaming { head, stream: Box::new(stream) }
     }
 
     fn line(&self) -> Line {
         Line {
-            world: self.world.clone(),
+            world: Arc::clone(self.world),
             endpoint: self.destination.endpoint,
             first_byte: self.limits.first_byte,
             usage: self.usage.clone(),
@@ -272,7 +270,7 @@ impl<'a> Attempt<'a> {
 
     /// Reads a stream up to its first content.
     async fn read_preamble(self, response: Response<PlainBody>) -> Result<Answer, Failure> {
-        let headers = passed_event_stream_headers(response.headers());
+        let head = PassedHead::of_event_stream(response.headers());
         let mut rest = response.into_body();
         let mut meter = StreamMeter::new();
         let mut held = BytesMut::new();
@@ -304,7 +302,7 @@ impl<'a> Attempt<'a> {
                 break;
             }
         }
-        Ok(self.under_way(headers, (held, Rest::Body(rest), Some(meter))))
+        Ok(self.under_way(head, (held, Rest::Body(rest), Some(meter))))
     }
 
     /// Reads an answer in one piece; a very large one is passed on while it comes.
@@ -315,7 +313,7 @@ impl<'a> Attempt<'a> {
     ) -> Result<Answer, Failure> {
         let limits = self.limits;
         let mut download = Download::of(response.headers());
-        let headers = passed_json_headers(response.headers());
+        let head = PassedHead::of_json(response.headers());
         let mut rest = response.into_body();
         let mut held = BytesMut::new();
         let mut read_by = self.began + limits.first_token;
@@ -339,7 +337,7 @@ impl<'a> Attempt<'a> {
                 if !held.trim_ascii_start().starts_with(b"{") {
                     return Err(Failure::Unusable("a large answer that is no JSON object".to_owned()));
                 }
-                return Ok(self.under_way(headers, (held, Rest::Body(rest), None)));
+                return Ok(self.under_way(head, (held, Rest::Body(rest), None)));
             }
         }
         let body = held.freeze();
@@ -354,7 +352,7 @@ impl<'a> Attempt<'a> {
             let (prompt, completion) = (counted(usage.prompt_tokens), counted(usage.completion_tokens));
             cold.worked(self.destination.throughput.service_time(prompt, completion));
         }
-        Ok(Answer::Whole { headers, body, accounts })
+        Ok(Answer::Whole { head, body, accounts })
     }
 }
 
@@ -378,7 +376,7 @@ impl Line {
     async fn send(
         &self,
         call: ApiCall,
-        headers: &HeaderMap,
+        headers: &[(HeaderName, HeaderValue)],
         body: Bytes,
     ) -> Result<Response<PlainBody>, Failure> {
         let post = Post { call, headers, body, first_byte: self.first_byte };

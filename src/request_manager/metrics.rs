@@ -15,6 +15,8 @@ use crate::units::Seconds;
 /// Label of requests that never had a destination.
 const NOWHERE: &str = "none";
 
+const LATE_GAIN_BUCKETS: [f64; 15] =
+    [-60.0, -20.0, -5.0, -2.0, -1.0, -0.5, -0.1, 0.0, 0.1, 0.5, 1.0, 2.0, 5.0, 20.0, 60.0];
 const RATIO_BUCKETS: [f64; 13] = [0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0];
 
 #[derive(Debug)]
@@ -23,6 +25,7 @@ pub(super) struct RequestMetrics {
     attempts: IntCounterVec,
     rejected: IntCounterVec,
     queue_depth: IntGauge,
+    late_gain: Histogram,
     /// By destination, in order.
     answered: Vec<AnsweredAt>,
 }
@@ -195,6 +198,14 @@ impl RequestMetrics {
                 "Requests refused without an attempt, by reason.",
                 &["reason"],
             )?,
+            late_gain: families.registered(Histogram::with_opts(
+                HistogramOpts::new(
+                    "cema_late_gain_seconds",
+                    "How much earlier an answered request was complete than a greedy choice at its first plan \
+                     was predicted to have it; negative where it was later. Errors of prediction are part of it.",
+                )
+                .buckets(LATE_GAIN_BUCKETS.to_vec()),
+            )?)?,
             queue_depth: families.registered(IntGauge::new(
                 "cema_queue_depth",
                 "Requests that wait for a first destination; limits.max_queued_requests bounds them.",
@@ -243,6 +254,9 @@ impl RequestMetrics {
         at.prompt_tokens.inc_by(prompt.0);
         at.completion_tokens.inc_by(completion.0);
         at.cost.inc_by(destination.price.charge(prompt, completion).0);
+        if let (Some(greedy_left), Some(execution)) = (dispatch.greedy_left, finished.execution) {
+            self.late_gain.observe((greedy_left - execution).0);
+        }
         let estimate = &dispatch.estimate;
         at.predicted_vs_actual.observe(
             "seconds",

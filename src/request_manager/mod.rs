@@ -14,11 +14,12 @@ mod metrics;
 mod record;
 mod relay;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode};
 use http_body_util::Full;
 use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
@@ -43,6 +44,7 @@ use record::{Outcome, Record};
 
 use relay::Books;
 
+pub use answer_head::PassedHead;
 pub(crate) use answer_head::names_event_stream;
 pub use failure::{ComeBack, FailureKind};
 pub use relay::RelayBody;
@@ -58,7 +60,7 @@ pub struct Call {
     /// Whether the client asked for server-sent events.
     pub stream: bool,
     /// Headers for the endpoint.
-    pub headers: Arc<HeaderMap>,
+    pub headers: Arc<[(HeaderName, HeaderValue)]>,
     /// What the answer's `model` is to say; `None` = as the endpoint wrote it.
     pub echo_model: Option<Arc<str>>,
     /// The use of its client's API key; `None` where the router is open.
@@ -72,8 +74,8 @@ pub struct Call {
 pub struct Served {
     /// How it was routed.
     pub routing: Routing,
-    /// Headers that clients see: of the endpoint's answer, or for what it is.
-    pub headers: HeaderMap,
+    /// What clients see of the endpoint's own head.
+    pub head: PassedHead,
     /// The body.
     pub body: ServedBody,
 }
@@ -138,7 +140,7 @@ pub enum ServeError {
 #[derive(Clone)]
 pub struct RequestManager {
     scheduler: Scheduler,
-    world: World,
+    world: Arc<World>,
     usage: UsageInjection,
     limits: ServeLimits,
     metrics: Arc<RequestMetrics>,
@@ -183,7 +185,7 @@ impl RequestManager {
     ) -> prometheus::Result<Self> {
         let metrics = Arc::new(RequestMetrics::register(registry, scheduler.destinations())?);
         let usage = UsageInjection::new(&world.pool);
-        Ok(Self { scheduler, world, usage, limits, metrics })
+        Ok(Self { scheduler, world: Arc::new(world), usage, limits, metrics })
     }
 
     /// The next best destination of a request placed lately; worked out only when asked for.
@@ -216,11 +218,15 @@ impl RequestManager {
         );
         record.set_client(call.client.take());
         let text = std::mem::take(&mut call.text);
-        let served = tokio::select! {
-            biased;
-            served = self.place_and_send(&call, text, &mut record) => served,
-            () = self.limits.give_up.cancelled() => {
-                Err(ServeError::Unplaced { error: PlaceError::Closed, come_back: None })
+        let served = {
+            // In its place: too large to be moved about.
+            let mut sending = pin!(self.place_and_send(&call, text, &mut record));
+            tokio::select! {
+                biased;
+                served = &mut sending => served,
+                () = self.limits.give_up.cancelled() => {
+                    Err(ServeError::Unplaced { error: PlaceError::Closed, come_back: None })
+                }
             }
         };
         match served {
@@ -392,19 +398,19 @@ impl RequestManager {
             "answering"
         );
         match answer {
-            Answer::Whole { headers, body, accounts } => {
+            Answer::Whole { head, body, accounts } => {
                 record.count(accounts, None);
                 record.end(Outcome::Ok);
                 under_way.judge(Verdict::Fine);
                 drop(placement.lease);
                 let body = echo.map_or_else(|| body.clone(), |model| echo_model(&body, &model));
                 let body = record.kept_by(body);
-                Served { routing, headers, body: ServedBody::Whole(Full::new(body)) }
+                Served { routing, head, body: ServedBody::Whole(Full::new(body)) }
             }
-            Answer::Streaming { headers, stream } => {
+            Answer::Streaming { head, stream } => {
                 let books = Books { record, under_way, lease: placement.lease };
                 let body = RelayBody::new(*stream, echo, books, self.limits.give_up.clone());
-                Served { routing, headers, body: ServedBody::Relayed(Box::new(body)) }
+                Served { routing, head, body: ServedBody::Relayed(Box::new(body)) }
             }
         }
     }

@@ -53,6 +53,8 @@ pub(super) struct Dispatch {
     pub(super) prompt: Tokens,
     pub(super) completion: Tokens,
     pub(super) work: Work,
+    /// When a greedy choice at its first plan would have had it done, from `at`.
+    pub(super) greedy_left: Option<Seconds>,
     pub(super) at: Instant,
 }
 
@@ -140,6 +142,7 @@ impl Record {
         let prompt = self.request.prompt_tokens;
         let expected = Expected {
             wait: (until - planned.network).max(Seconds::ZERO),
+            finish: estimate.completion,
             prompt,
             completion: planned.completion,
             network: planned.network,
@@ -161,6 +164,7 @@ impl Record {
             prompt,
             completion: planned.completion,
             work: planned.work,
+            greedy_left: placement.greedy_left,
             at: Instant::now(),
         });
     }

@@ -107,6 +107,10 @@ fn recompute(problem: &Problem, assignment: &[DestinationOrd]) -> [f64; 4] {
     let n = assignment.len() as f64;
     let pairs = || assignment.iter().copied().enumerate();
     let finish = |d: DestinationOrd| {
+        if problem.sum().is_some() {
+            let here = pairs().filter(|(_, x)| *x == d);
+            return here.map(|(r, _)| served(problem, assignment, r).finish_s).fold(0.0, f64::max);
+        }
         let here: Vec<f64> =
             pairs().filter(|(_, x)| *x == d).map(|(r, _)| problem.service(r, d).get()).collect();
         let load = problem.destination(d);
@@ -122,6 +126,27 @@ fn recompute(problem: &Problem, assignment: &[DestinationOrd]) -> [f64; 4] {
     ]
 }
 
+/// What comes of request `r` on the timeline of its destination, with the rows before it that are there too.
+struct Served {
+    finish_s: f64,
+    delay_s: f64,
+    saturated_s: f64,
+}
+
+fn served(problem: &Problem, assignment: &[DestinationOrd], r: usize) -> Served {
+    let d = assignment[r];
+    let Some(sum) = problem.sum() else { return Served { finish_s: 0.0, delay_s: 0.0, saturated_s: 0.0 } };
+    let mut timeline = sum.timelines[d.idx()];
+    let before = assignment[..r].iter().enumerate().filter(|(_, other)| **other == d);
+    before.for_each(|(other, _)| timeline.push(sum.work(other, d)));
+    let work = sum.work(r, d);
+    Served {
+        finish_s: sum.rtt_s[d.idx()] + problem.transfer(r, d).get() + timeline.predict(work).finish.get(),
+        delay_s: timeline.externality(work).get(),
+        saturated_s: timeline.saturated_work(work).get(),
+    }
+}
+
 /// J by the definitions: per term Σ ω_r·share_r less the mean ω times the lower bound, over the range.
 fn weigh(problem: &Problem, objective: &Objective, assignment: &[DestinationOrd], time_s: f64) -> f64 {
     let n = assignment.len() as f64;
@@ -129,16 +154,24 @@ fn weigh(problem: &Problem, objective: &Objective, assignment: &[DestinationOrd]
     let mut total = 0.0;
     for (r, d) in assignment.iter().copied().enumerate() {
         let (w, load) = (problem.weights(r), problem.destination(d));
+        let served = served(problem, assignment, r);
+        let time_s = if problem.sum().is_some() { served.finish_s } else { time_s / n };
         let parts = [
             (w.quality, (1.0 - problem.quality(r, d).get()) / n, quality),
             (w.cost, problem.cost(r, d).get(), cost),
             (w.energy, problem.energy(r, d).get(), energy),
-            (w.time, time_s / n, time),
+            (w.time, time_s, time),
         ];
         for (weight, share, range) in parts {
             if range.max - range.min > RANGE_MIN {
                 total += weight * (share - range.min / n) / (range.max - range.min);
             }
+        }
+        if let Some(sum) = problem.sum() {
+            let range_s = time.max - time.min;
+            let delay = if range_s > RANGE_MIN { served.delay_s / range_s } else { 0.0 };
+            let price = sum.price_per_s[d.idx()] * served.saturated_s / n;
+            total += sum.others_time_weight * (delay + price);
         }
         if objective.has_backlog_term() {
             let work_s = problem.service(r, d).get() / load.batch_speedup;

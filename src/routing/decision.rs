@@ -24,6 +24,8 @@ pub struct RoutingDecision {
     pub evaluations: u64,
     /// Generations (or rounds of the search) completed.
     pub generations: u64,
+    /// J of the greedy choice request by request, where a search began with it.
+    pub greedy_objective: Option<f64>,
 }
 
 /// Effort and proof that come with an assignment.
@@ -35,6 +37,8 @@ pub struct SearchRecord {
     pub evaluations: u64,
     /// Generations completed.
     pub generations: u64,
+    /// J of the greedy choice request by request, where a search began with it.
+    pub greedy_objective: Option<f64>,
 }
 
 impl RoutingDecision {
@@ -61,6 +65,7 @@ impl RoutingDecision {
             certified_gap,
             evaluations: record.evaluations,
             generations: record.generations,
+            greedy_objective: record.greedy_objective,
             assignment,
         }
     }

@@ -32,27 +32,33 @@ pub struct ObjectiveTerms {
     pub energy: f64,
     /// Completion time.
     pub time: f64,
-    /// The backlog term of mode `stationary`; 0 otherwise.
+    /// The backlog term of mode `stationary` with a makespan; 0 otherwise.
     pub backlog: f64,
+    /// Delay of those who run beside; time term `sum` only.
+    pub externality: f64,
+    /// Congestion prices; time term `sum` only.
+    pub price: f64,
 }
 
 impl ObjectiveTerms {
     /// Every term by its name in metrics and records.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, f64); 5] {
+    pub fn named(&self) -> [(&'static str, f64); 7] {
         [
             ("quality", self.quality),
             ("cost", self.cost),
             ("energy", self.energy),
             ("time", self.time),
             ("backlog", self.backlog),
+            ("externality", self.externality),
+            ("price", self.price),
         ]
     }
 
     /// J.
     #[must_use]
     pub fn total(&self) -> f64 {
-        self.quality + self.cost + self.energy + self.time + self.backlog
+        self.named().iter().map(|(_, term)| term).sum()
     }
 }
 
@@ -77,7 +83,7 @@ impl<'a> Evaluator<'a> {
             quality_loss: 0.0,
             cost: Usd::ZERO,
             energy: Joules::ZERO,
-            time: Seconds(self.makespan.of(self.problem, assignment)),
+            time: Seconds(self.time_s(assignment)),
         };
         let (m, tables) = (self.problem.n_destinations(), self.problem.tables());
         for (r, d) in assignment.iter().enumerate() {
@@ -95,11 +101,31 @@ impl<'a> Evaluator<'a> {
         let m = self.problem.n_destinations();
         let cells = assignment.iter().enumerate().map(|(r, d)| r * m + d.idx());
         let separable: f64 = cells.map(|cell| self.objective.separable()[cell]).sum();
-        let time_s = self.makespan.of(self.problem, assignment);
-        separable
-            + self.objective.time_weight_per_s() * time_s
-            + self.queueing(assignment)
-            + self.objective.constant()
+        separable + self.coupled(assignment) + self.objective.constant()
+    }
+
+    /// The part of J that couples requests at a destination.
+    fn coupled(&mut self, assignment: &[DestinationOrd]) -> f64 {
+        let (Some(sum), Some(term)) = (self.problem.sum(), self.objective.sum()) else {
+            let time_s = self.makespan.of(self.problem, assignment);
+            return self.objective.time_weight_per_s() * time_s + self.queueing(assignment);
+        };
+        let mut timelines = sum.timelines.clone();
+        let serve = |(r, d): (usize, &DestinationOrd)| {
+            let (timeline, work) = (&mut timelines[d.idx()], sum.work(r, *d));
+            let added = term.added(r, work, timeline);
+            timeline.push(work);
+            added
+        };
+        assignment.iter().enumerate().map(serve).sum()
+    }
+
+    /// Batch completion time by the model in force, seconds.
+    fn time_s(&mut self, assignment: &[DestinationOrd]) -> f64 {
+        match self.problem.sum() {
+            Some(_) => self.completions(assignment).iter().map(|finish| finish.0).fold(0.0, f64::max),
+            None => self.makespan.of(self.problem, assignment),
+        }
     }
 
     /// What the requests of the batch cost each other by queueing at the same destinations: per destination the
@@ -129,7 +155,19 @@ impl<'a> Evaluator<'a> {
             energy: -mean.energy * bounds.energy.offset(),
             time: w * self.makespan.of(self.problem, assignment) - mean.time * bounds.time.offset(),
             backlog: self.queueing(assignment),
+            ..ObjectiveTerms::default()
         };
+        if let (Some(sum), Some(term)) = (self.problem.sum(), self.objective.sum()) {
+            let mut timelines = sum.timelines.clone();
+            for (r, d) in assignment.iter().enumerate() {
+                let timeline = &mut timelines[d.idx()];
+                let parts = term.parts(self.problem, sum, (r, *d), timeline);
+                timeline.push(sum.work(r, *d));
+                terms.time += parts.finish;
+                terms.externality += parts.externality;
+                terms.price += parts.price;
+            }
+        }
         for (r, d) in assignment.iter().enumerate() {
             let weights = self.problem.weights(r);
             let loss = 1.0 - self.problem.quality(r, *d).get();
@@ -145,7 +183,7 @@ impl<'a> Evaluator<'a> {
         terms
     }
 
-    /// Predicted completion time of every request, in arrival order (Eq. 4).
+    /// Predicted completion time of every request, in the order of the rows.
     #[must_use]
     pub fn completions(&self, assignment: &[DestinationOrd]) -> Vec<Seconds> {
         completions(self.problem, assignment)
@@ -198,6 +236,7 @@ mod tests {
             weights: vec![Weights { quality: 0.4, cost: 0.3, energy: 0.2, time: 0.1 }; 3],
             first_request_number: 0,
             clusters: None,
+            sum: None,
         })
         .unwrap()
     }

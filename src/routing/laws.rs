@@ -6,7 +6,7 @@ use rand::RngExt;
 use crate::domain::{DestinationOrd, Weights};
 use crate::routing::check::check;
 use crate::routing::policy::PolicyError;
-use crate::routing::testing::{context, random_problem, random_tables};
+use crate::routing::testing::{context, random_problem, random_sum_problem, random_tables};
 use crate::routing::{
     Clusters, Evaluator, Objective, PolicyKind, PolicyParams, Problem, ProblemError, ProblemTables,
     RoutingDecision, for_kind, rng_for,
@@ -80,6 +80,31 @@ proptest! {
             let decision = route(*kind, &problem, &objective, seed);
             prop_assert_eq!(check(&problem, &objective, &decision), Ok(()), "{}", kind);
         }
+    }
+
+    #[test]
+    fn the_sum_of_completion_times_is_what_the_checker_finds(
+        seed in any::<u64>(), n in 1..24_usize, m in 2..7_usize,
+    ) {
+        let problem = random_sum_problem(seed, n, m);
+        for objective in [Objective::batch(&problem), Objective::stationary(&problem, &context(Vec::new()).scales)] {
+            let greedy = route(PolicyKind::Greedy, &problem, &objective, seed);
+            let memetic = route(PolicyKind::Memetic, &problem, &objective, seed);
+            for decision in [&greedy, &memetic] {
+                prop_assert_eq!(check(&problem, &objective, decision), Ok(()));
+            }
+            prop_assert!(memetic.objective <= greedy.objective + 1e-9, "{} {}", memetic.objective, greedy.objective);
+        }
+    }
+
+    #[test]
+    fn memetic_comes_close_to_the_least_sum(seed in any::<u64>(), n in 1..6_usize, m in 2..5_usize) {
+        let problem = random_sum_problem(seed, n, m);
+        let objective = Objective::stationary(&problem, &context(Vec::new()).scales);
+        let decision = route(PolicyKind::Memetic, &problem, &objective, seed);
+        let least = optimum(&problem, &objective);
+        prop_assert!(decision.objective <= least + 0.02 * least.abs(), "{} {}", decision.objective, least);
+        prop_assert!(decision.lower_bound.unwrap() <= least + 1e-9);
     }
 
     #[test]

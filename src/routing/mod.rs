@@ -28,12 +28,15 @@ pub mod check;
 #[cfg(test)]
 mod laws;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
+pub use baseline::greedy_finish;
 pub use decision::RoutingDecision;
 pub use evaluator::{Evaluator, ObjectiveTerms, RawTerms};
 pub use legal::{LegalSet, NoDestination, legal_set};
 pub use objective::{Bounds, Objective, TermRange};
 pub use params::{CompletionModel, EnergyModel, ObjectiveMode, PolicyKind, TimeTerm};
 pub use policy::{PolicyError, PolicyParams, RoutingPolicy, for_kind, rng_for};
-pub use problem::{BatchItem, Clusters, CostModels, DestinationLoad, Problem, ProblemError, ProblemTables};
+pub use problem::{
+    BatchItem, Clusters, CostModels, DestinationLoad, Problem, ProblemError, ProblemTables, SumTables,
+};

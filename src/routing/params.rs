@@ -2,7 +2,8 @@
 
 use crate::domain::named::named_enum;
 
-pub use crate::domain::CompletionModel;
+pub use crate::domain::{CompletionModel, TimeTerm};
+use crate::routing::problem::CostModels;
 
 named_enum! {
     /// Which policy assigns a batch.
@@ -28,6 +29,26 @@ named_enum! {
     }
 }
 
+impl PolicyKind {
+    /// The models to plan by where `configured` ones are asked for: `memetic_paper` is defined on the makespan of
+    /// Eq. 4.
+    #[must_use]
+    pub const fn models(self, configured: CostModels) -> CostModels {
+        match self {
+            Self::MemeticPaper => {
+                CostModels { completion: CompletionModel::Fifo, time: TimeTerm::Makespan, ..configured }
+            }
+            _ => configured,
+        }
+    }
+
+    /// Whether congestion prices are part of its objective.
+    #[must_use]
+    pub const fn pays_prices(self) -> bool {
+        !matches!(self, Self::GreedyPlain)
+    }
+}
+
 named_enum! {
     /// How the terms of Eq. 5 are normalised (Eq. 6).
     pub enum ObjectiveMode {
@@ -37,16 +58,6 @@ named_enum! {
         Batch = "batch",
         /// The paper's: over P ∪ P′ of each generation.
         Population = "population",
-    }
-}
-
-named_enum! {
-    /// What the time term of Eq. 5 measures.
-    pub enum TimeTerm {
-        /// The sum of completion times.
-        Sum = "sum",
-        /// The batch makespan (the paper's).
-        Makespan = "makespan",
     }
 }
 

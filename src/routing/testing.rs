@@ -8,9 +8,11 @@ use rand_chacha::ChaCha8Rng;
 use crate::domain::{
     Capabilities, Constraints, Destination, DestinationId, DestinationState, EndpointOrd, ModelTarget,
     Network, NodeClass, ObjectiveScales, Power, Prediction, Price, QualitySource, RoutingContext,
-    RoutingRequest, Throughput, TransferEnergy, Weights,
+    RoutingRequest, Throughput, TransferEnergy, Weights, Work,
 };
-use crate::routing::{DestinationLoad, Problem, ProblemTables};
+use crate::routing::completion::timeline::Timeline;
+use crate::routing::problem::SumTables;
+use crate::routing::{CompletionModel, DestinationLoad, Problem, ProblemTables};
 use crate::units::{Bytes, BytesPerSec, Joules, Quality, Seconds, Tokens, TokensPerSec, Usd, Watts};
 
 /// A random problem: fast and dear columns first, about one pair in five illegal if `is_restricted`.
@@ -44,6 +46,7 @@ pub(super) fn random_tables(seed: u64, n: usize, m: usize, is_restricted: bool) 
         weights: Vec::new(),
         first_request_number: rng.random_range(0..100),
         clusters: None,
+        sum: None,
     };
     for _ in 0..n {
         let length = 20.0 + 400.0 * rng.random::<f64>();
@@ -60,6 +63,38 @@ pub(super) fn random_tables(seed: u64, n: usize, m: usize, is_restricted: bool) 
         tables.weights.push(Weights::EQUAL);
     }
     tables
+}
+
+/// A random problem with time term `sum` and model `slots`, destinations of 1 to 4 slots that are partly taken.
+pub(crate) fn random_sum_problem(seed: u64, n: usize, m: usize) -> Problem {
+    let mut tables = random_tables(seed, n, m, false);
+    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 1);
+    let mut sum = SumTables {
+        work: Vec::new(),
+        timelines: Vec::new(),
+        rtt_s: vec![0.02; m],
+        price_per_s: Vec::new(),
+        others_time_weight: 0.25,
+    };
+    for _ in 0..m {
+        let slots = rng.random_range(1..=4);
+        let mut destination = destination("a", "m");
+        destination.throughput.max_concurrency = slots;
+        destination.throughput.batch_speedup = 1.0 + rng.random::<f64>() * f64::from(slots - 1);
+        let idle = DestinationState::idle();
+        let mut timeline = Timeline::new(CompletionModel::Slots, &destination, &idle);
+        for _ in 0..rng.random_range(0..6) {
+            timeline.push(Work { prefill: Seconds(0.1), decode: Seconds(rng.random()) });
+        }
+        sum.timelines.push(timeline);
+        sum.price_per_s.push(if rng.random_bool(0.5) { rng.random() } else { 0.0 });
+    }
+    for service_s in &tables.service_s {
+        let prefill = Seconds(service_s * rng.random::<f64>());
+        sum.work.push(Work { prefill, decode: Seconds(*service_s) - prefill });
+    }
+    tables.sum = Some(sum);
+    Problem::new(tables).unwrap()
 }
 
 /// A cloud destination `n/m`: 1,000 and 100 tokens/s, 1 and 2 USD per million tokens, 200 W of 300 W,
@@ -80,6 +115,7 @@ pub(super) fn destination(node: &str, model: &str) -> Destination {
             decode: TokensPerSec(100.0),
             batch_speedup: 4.0,
             max_concurrency: 4,
+            cached_prompt: Tokens::ZERO,
         },
         network: Network {
             rtt: Seconds(0.02),
@@ -95,7 +131,7 @@ pub(super) fn destination(node: &str, model: &str) -> Destination {
 }
 
 /// A context in which every destination is ready and idle.
-pub(super) fn context(destinations: Vec<Destination>) -> RoutingContext {
+pub(crate) fn context(destinations: Vec<Destination>) -> RoutingContext {
     let idle = DestinationState::idle();
     RoutingContext {
         states: vec![idle; destinations.len()],
@@ -118,6 +154,7 @@ pub(super) fn request() -> RoutingRequest {
         upload: Bytes(10_000.0),
         constraints: Constraints::default(),
         weights: None,
+        time: None,
     }
 }
 

@@ -7,9 +7,10 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::decisions::SolvedPlan;
-use crate::domain::{Destination, DestinationOrd};
+use crate::domain::{Destination, DestinationOrd, TimeTerm};
 use crate::planning::{Planned, Solved};
 use crate::problem_file;
+use crate::routing::Problem;
 use crate::telemetry::decision_log::DecisionLog;
 
 /// A plan, for people and tools to read.
@@ -72,9 +73,15 @@ struct PlanLine<'a> {
     plan: u64,
     policy: &'static str,
     solve_ms: f64,
+    /// What the time term measured.
+    time: Option<&'static str>,
     objective: Option<f64>,
+    greedy_objective: Option<f64>,
     terms: Option<BTreeMap<&'static str, f64>>,
     certified_gap: Option<f64>,
+    /// Congestion prices, J per second at ω_T = 1, where there are any.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    price_per_s: BTreeMap<&'a str, f64>,
     evaluations: Option<u64>,
     requests: Vec<RequestLine<'a>>,
 }
@@ -103,6 +110,7 @@ struct OutcomeRecord {
     terms: BTreeMap<&'static str, f64>,
     lower_bound: Option<f64>,
     certified_gap: Option<f64>,
+    greedy_objective: Option<f64>,
     evaluations: u64,
     /// The batch as a problem file, for `cema-router solve`.
     problem: Box<RawValue>,
@@ -142,7 +150,7 @@ impl<'a> DecisionRecord<'a> {
 
 impl<'a> PlanLine<'a> {
     fn new(policy: &'static str, solved: &'a SolvedPlan, destinations: &'a [Destination]) -> Self {
-        let decision = solved.plan.solved.as_ref().map(|solved| &solved.decision);
+        let (problem, decision) = solved.plan.solved.as_ref().map(|s| (&s.problem, &s.decision)).unzip();
         let request = |p: &'a Planned| RequestLine {
             id: &p.request_id,
             destination: destinations[p.destination.idx()].id.as_str(),
@@ -154,13 +162,27 @@ impl<'a> PlanLine<'a> {
             plan: solved.plan.number,
             policy,
             solve_ms: solved.took.as_secs_f64() * 1e3,
+            time: problem.map(|problem| time_term(problem).as_str()),
             objective: decision.map(|d| d.objective),
+            greedy_objective: decision.and_then(|d| d.greedy_objective),
             terms: decision.map(|d| d.terms.named().into()),
             certified_gap: decision.and_then(|d| d.certified_gap),
+            price_per_s: problem.map(prices).unwrap_or_default(),
             evaluations: decision.map(|d| d.evaluations),
             requests: solved.plan.planned.iter().map(request).collect(),
         }
     }
+}
+
+fn time_term(problem: &Problem) -> TimeTerm {
+    if problem.sum().is_some() { TimeTerm::Sum } else { TimeTerm::Makespan }
+}
+
+/// The destinations that have a congestion price.
+fn prices(problem: &Problem) -> BTreeMap<&str, f64> {
+    let prices = problem.sum().into_iter().flat_map(|sum| &sum.price_per_s);
+    let priced = problem.destinations().iter().zip(prices).filter(|(_, price)| **price > 0.0);
+    priced.map(|(load, price)| (load.id.as_str(), *price)).collect()
 }
 
 impl PredictedRecord {
@@ -185,6 +207,7 @@ impl OutcomeRecord {
             terms: decision.terms.named().into(),
             lower_bound: decision.lower_bound,
             certified_gap: decision.certified_gap,
+            greedy_objective: decision.greedy_objective,
             evaluations: decision.evaluations,
             problem: RawValue::from_string(problem)?,
         })

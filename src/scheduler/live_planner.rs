@@ -3,7 +3,7 @@
 //! An arrival that can leave at once leaves in the task that brought it, without a hand-over. What needs a search
 //! goes to the solver's thread, which takes its plan in here by itself.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,6 +28,7 @@ pub(super) struct Sent {
     pub(super) plan: u64,
     pub(super) waited: Seconds,
     pub(super) batch_size: usize,
+    pub(super) greedy_left: Option<Seconds>,
 }
 
 /// What became of a request.
@@ -40,6 +41,14 @@ pub(super) enum Arrived {
     Settled(Placed),
     /// It waits.
     Held(oneshot::Receiver<Placed>),
+}
+
+/// The waiting set in numbers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WaitingSet {
+    pub(super) n_held: usize,
+    /// So far.
+    pub(super) n_rebinds: u64,
 }
 
 /// The planner and its surroundings; one per router.
@@ -58,7 +67,7 @@ struct State {
     log: PlanLog,
     health: watch::Receiver<Arc<[Availability]>>,
     view: watch::Receiver<Arc<FleetView>>,
-    replies: HashMap<Ticket, oneshot::Sender<Placed>>,
+    replies: BTreeMap<Ticket, oneshot::Sender<Placed>>,
     /// The request whose arrival is being seen to.
     arriving: Option<(Ticket, Option<Placed>)>,
     /// When there is something to do without an event.
@@ -91,7 +100,7 @@ impl LivePlanner {
             log,
             health,
             view,
-            replies: HashMap::new(),
+            replies: BTreeMap::new(),
             arriving: None,
             due: None,
             alarm: None,
@@ -106,9 +115,13 @@ impl LivePlanner {
     }
 
     /// Where a request may go as things stand, whatever its predicted quality.
-    pub(super) fn legal_set(&self, request: &RoutingRequest) -> Result<LegalSet, NoDestination> {
+    pub(super) fn legal_set(
+        &self,
+        now: Seconds,
+        request: &RoutingRequest,
+    ) -> Result<LegalSet, NoDestination> {
         let mut state = self.lock();
-        state.take_news(self.now());
+        state.take_news(now);
         state.planner.legal_set(request)
     }
 
@@ -123,7 +136,7 @@ impl LivePlanner {
         state.take_news(now);
         state.arriving = Some((ticket, None));
         state.planner.arrive(now, arrival);
-        self.turn(&mut state);
+        self.turn(&mut state, now);
         if let Some((_, Some(placed))) = state.arriving.take() {
             return Ok(Arrived::Settled(placed));
         }
@@ -135,8 +148,9 @@ impl LivePlanner {
     /// A better prediction for a waiting request is there.
     pub(super) fn predicted(&self, ticket: Ticket, prediction: Arc<Prediction>) {
         let mut state = self.lock();
-        state.planner.predicted(self.now(), ticket, prediction);
-        self.turn(&mut state);
+        let now = self.now();
+        state.planner.predicted(now, ticket, prediction);
+        self.turn(&mut state, now);
     }
 
     /// The first content of a request's answer has come. Nothing follows from it but better books.
@@ -149,8 +163,9 @@ impl LivePlanner {
     pub(super) fn finish(&self, ticket: Ticket) {
         let mut state = self.lock();
         state.replies.remove(&ticket);
-        state.planner.finish(self.now(), ticket);
-        self.turn(&mut state);
+        let now = self.now();
+        state.planner.finish(now, ticket);
+        self.turn(&mut state, now);
     }
 
     /// The solver's thread is done with a plan.
@@ -160,21 +175,22 @@ impl LivePlanner {
         let now = self.now();
         state.take_news(now);
         state.take_outcome(now, outcome);
-        self.turn(&mut state);
+        self.turn(&mut state, now);
     }
 
     /// Looks at the fleet as it is now.
-    pub(super) fn look<T>(&self, at: impl FnOnce(&RoutingContext, usize) -> T) -> T {
+    pub(super) fn look<T>(&self, at: impl FnOnce(&RoutingContext, WaitingSet) -> T) -> T {
         let mut state = self.lock();
-        let n_held = state.planner.n_held();
-        at(state.planner.context(self.now()), n_held)
+        let waiting = WaitingSet { n_held: state.planner.n_held(), n_rebinds: state.planner.n_rebinds() };
+        at(state.planner.context(self.now()), waiting)
     }
 
     /// The time has come, or there is news of the fleet. Returns the time of the next look.
     pub(super) fn tick(&self) -> Option<Seconds> {
         let mut state = self.lock();
-        state.take_news(self.now());
-        self.turn(&mut state);
+        let now = self.now();
+        state.take_news(now);
+        self.turn(&mut state, now);
         state.alarm = state.due;
         state.due
     }
@@ -191,9 +207,8 @@ impl LivePlanner {
     }
 
     /// Lets the planner act until it waits for an event or for the time.
-    fn turn(&self, state: &mut State) {
+    fn turn(&self, state: &mut State, mut now: Seconds) {
         loop {
-            let now = self.now();
             let mut actions = Vec::new();
             let step = state.planner.step(now, &mut actions);
             state.perform(actions);
@@ -203,7 +218,10 @@ impl LivePlanner {
                     break;
                 }
                 Step::Solve(job) => match state.solver.solve(*job) {
-                    Some(outcome) => state.take_outcome(self.now(), outcome),
+                    Some(outcome) => {
+                        now = self.now();
+                        state.take_outcome(now, outcome);
+                    }
                     None => {
                         state.due = None;
                         break;
@@ -277,10 +295,10 @@ impl State {
     fn perform(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Send { planned, plan, waited, gathered, held, batch_size } => {
+                Action::Send { planned, plan, waited, gathered, held, batch_size, greedy_left } => {
                     self.metrics.sent(gathered, held);
                     let ticket = planned.ticket;
-                    self.settle(ticket, Ok(Sent { planned, plan, waited, batch_size }));
+                    self.settle(ticket, Ok(Sent { planned, plan, waited, batch_size, greedy_left }));
                 }
                 Action::Reject { ticket, reason } => self.settle(ticket, Err(reason)),
             }

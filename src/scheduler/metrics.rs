@@ -6,7 +6,8 @@ use std::time::Duration;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, IntGauge, IntGaugeVec, Opts, Registry, exponential_buckets,
+    Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntGauge, IntGaugeVec, Opts, Registry,
+    exponential_buckets,
 };
 
 use super::live_planner::LivePlanner;
@@ -22,6 +23,7 @@ pub(super) struct SchedulerMetrics {
     hold: Histogram,
     solve_duration: Histogram,
     solver_gap: Histogram,
+    joint_gain: Histogram,
     /// The weighted terms of J, in the order of [`ObjectiveTerms::named`](crate::routing::ObjectiveTerms::named), and their sum.
     objective: Vec<Gauge>,
     objective_total: Gauge,
@@ -33,7 +35,15 @@ pub(super) struct FleetGauges {
     held: IntGauge,
     backlog: GaugeVec,
     inflight: IntGaugeVec,
-    per_destination: Vec<(Gauge, IntGauge)>,
+    price: GaugeVec,
+    rebinds: IntCounter,
+    per_destination: Vec<DestinationGauges>,
+}
+
+struct DestinationGauges {
+    backlog: Gauge,
+    inflight: IntGauge,
+    price: Gauge,
 }
 
 impl SchedulerMetrics {
@@ -78,6 +88,12 @@ impl SchedulerMetrics {
                 "Certified gap between a plan's objective and its lower bound.",
                 vec![0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0],
             )?,
+            joint_gain: histogram(
+                "cema_joint_gain_ratio",
+                "By how much a joint plan's objective is below that of a greedy choice request by request in the \
+                 same plan. What is gained by planning anew at every event does not show here.",
+                vec![0.0, 0.0001, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5],
+            )?,
             objective_total: objective.with_label_values(&["total"]),
             objective: ObjectiveTerms::default()
                 .named()
@@ -95,6 +111,9 @@ impl SchedulerMetrics {
         let Some(solved) = &plan.solved else { return };
         if let Some(gap) = solved.decision.certified_gap {
             self.solver_gap.observe(gap);
+        }
+        if let Some(greedy) = solved.decision.greedy_objective.filter(|greedy| greedy.abs() > 0.0) {
+            self.joint_gain.observe((greedy - solved.decision.objective) / greedy.abs());
         }
         self.objective_total.set(solved.decision.objective);
         for (gauge, (_, value)) in self.objective.iter().zip(solved.decision.terms.named()) {
@@ -125,29 +144,55 @@ impl FleetGauges {
             Opts::new("cema_inflight", "Requests of this router outstanding at the destination."),
             &["destination"],
         )?;
-        let of = |d: &Destination| {
-            (backlog.with_label_values(&[d.id.as_str()]), inflight.with_label_values(&[d.id.as_str()]))
+        let price = GaugeVec::new(
+            Opts::new(
+                "cema_destination_price",
+                "Congestion price: objective per second of the destination's time, where time is all that counts. \
+                 The destination with the highest one is what the fleet lacks most.",
+            ),
+            &["destination"],
+        )?;
+        let rebinds = IntCounter::new(
+            "cema_rebinds_total",
+            "Times that a waiting request was planned to another destination than before.",
+        )?;
+        let of = |d: &Destination| DestinationGauges {
+            backlog: backlog.with_label_values(&[d.id.as_str()]),
+            inflight: inflight.with_label_values(&[d.id.as_str()]),
+            price: price.with_label_values(&[d.id.as_str()]),
         };
         let per_destination = destinations.iter().map(of).collect();
-        Ok(Self { planner: Arc::downgrade(planner), held, backlog, inflight, per_destination })
+        Ok(Self {
+            planner: Arc::downgrade(planner),
+            held,
+            backlog,
+            inflight,
+            price,
+            rebinds,
+            per_destination,
+        })
     }
 }
 
 impl Collector for FleetGauges {
     fn desc(&self) -> Vec<&Desc> {
-        [self.held.desc(), self.backlog.desc(), self.inflight.desc()].concat()
+        let own = [self.held.desc(), self.backlog.desc(), self.inflight.desc()];
+        [own.concat(), self.price.desc(), self.rebinds.desc()].concat()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
         if let Some(planner) = self.planner.upgrade() {
-            planner.look(|context, n_held| {
-                self.held.set(i64::try_from(n_held).unwrap_or(i64::MAX));
-                for (state, (backlog, inflight)) in context.states.iter().zip(&self.per_destination) {
-                    backlog.set(state.backlog.0);
-                    inflight.set(i64::from(state.inflight));
+            planner.look(|context, waiting| {
+                self.held.set(i64::try_from(waiting.n_held).unwrap_or(i64::MAX));
+                self.rebinds.inc_by(waiting.n_rebinds.saturating_sub(self.rebinds.get()));
+                for (state, gauges) in context.states.iter().zip(&self.per_destination) {
+                    gauges.backlog.set(state.backlog.0);
+                    gauges.inflight.set(i64::from(state.inflight));
+                    gauges.price.set(state.price_per_s);
                 }
             });
         }
-        [self.held.collect(), self.backlog.collect(), self.inflight.collect()].concat()
+        let own = [self.held.collect(), self.backlog.collect(), self.inflight.collect()];
+        [own.concat(), self.price.collect(), self.rebinds.collect()].concat()
     }
 }

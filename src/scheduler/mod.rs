@@ -95,6 +95,8 @@ pub struct Placement {
     pub waited: Seconds,
     /// Requests planned together.
     pub batch_size: usize,
+    /// When a greedy choice at its first plan would have had it done, from now; known with time term `sum`.
+    pub greedy_left: Option<Seconds>,
     /// Drop it when the request is over.
     pub lease: Lease,
 }
@@ -226,7 +228,7 @@ impl Scheduler {
             .try_acquire_owned()
             .map_err(|_| PlaceError::QueueFull { max_queued: self.params.max_queued })?;
         let now = self.planner.now();
-        let (prediction, pending) = self.begin_prediction(&request, text)?;
+        let (prediction, pending) = self.begin_prediction(now, &request, text)?;
         let arrival = Arrival {
             ticket: Ticket(self.next_ticket.fetch_add(1, Ordering::Relaxed)),
             request,
@@ -283,18 +285,19 @@ impl Scheduler {
     }
 
     fn placement(&self, placed: Placed, lease: Lease) -> Result<Placement, PlaceError> {
-        let Sent { planned, plan, waited, batch_size } = placed?;
+        let Sent { planned, plan, waited, batch_size, greedy_left } = placed?;
         self.quality.record_source(planned.source);
-        Ok(Placement { planned, plan, waited, batch_size, lease })
+        Ok(Placement { planned, plan, waited, batch_size, greedy_left, lease })
     }
 
     /// The prior prediction, and a better one under way where it is worth having.
     fn begin_prediction(
         &self,
+        now: Seconds,
         request: &RoutingRequest,
         text: String,
     ) -> Result<(Arc<Prediction>, Option<oneshot::Receiver<Prediction>>), PlaceError> {
-        let n_legal = self.planner.legal_set(request)?.len();
+        let n_legal = self.planner.legal_set(now, request)?.len();
         let weights = request.weights.unwrap_or(self.params.planner.weights);
         let matters = weights.quality > 0.0 || request.constraints.min_quality.is_some();
         if n_legal < 2 || !matters || text.is_empty() {

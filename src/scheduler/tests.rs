@@ -40,10 +40,12 @@ fn params() -> SchedulerParams {
                 close: WindowClose::Adaptive,
                 max_hold: None,
                 order: WindowOrder::Shortest,
+                max_overtakes: 64,
             },
             gather: true,
             weights: QUALITY_ONLY,
             completion: CompletionModel::Slots,
+            prices: None,
         },
         plan: PlanParams {
             costs: CostModels {

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use rand_chacha::ChaCha8Rng;
 
-use crate::domain::{CompletionModel, DestinationOrd, Weights};
+use crate::domain::{DestinationOrd, Weights};
 use crate::planning::{
-    Action, Arrival, PlanJob, PlanParams, Planner, PlannerParams, Step, Ticket, WindowParams,
+    Action, Arrival, PlanJob, PlanParams, Planner, PlannerParams, PriceParams, Step, Ticket, WindowParams,
 };
 use crate::routing::{
     CostModels, Objective, ObjectiveMode, PolicyError, Problem, RoutingDecision, RoutingPolicy, legal_set,
@@ -35,8 +35,6 @@ pub struct LiveParams {
     pub objective: ObjectiveMode,
     /// Completion, time and energy models of the objective.
     pub costs: CostModels,
-    /// How the planner's books drain and completion is predicted.
-    pub completion: CompletionModel,
     /// What serves the requests.
     pub engine: EngineKind,
     /// ω.
@@ -175,6 +173,7 @@ struct Driver<'a> {
     visits: &'a [Visit],
     truth: &'a Problem,
     planner: Planner,
+    costs: CostModels,
     engines: Vec<Box<dyn Engine>>,
     events: BinaryHeap<Event>,
     n_events: u64,
@@ -197,17 +196,20 @@ impl<'a> Driver<'a> {
         truth: &'a Problem,
     ) -> Self {
         let destinations = workload.destinations();
+        let costs = method.models(params.costs);
         let planner = PlannerParams {
             window: method.window(params.window),
             gather: method.is_joint(),
             weights: method.weights(params.weights),
-            completion: params.completion,
+            completion: costs.completion,
+            prices: method.pays_prices().then(PriceParams::default),
         };
         let mut driver = Self {
             workload,
             visits,
             truth,
             planner: Planner::new(planner, Arc::clone(destinations), Seconds::ZERO),
+            costs,
             engines: destinations.iter().map(|d| params.engine.build(d.throughput)).collect(),
             events: BinaryHeap::with_capacity(visits.len()),
             n_events: 0,
@@ -312,7 +314,8 @@ impl<'a> Driver<'a> {
         params: &LiveParams,
         hooks: &mut Hooks<'_>,
     ) -> Result<(), SimulateError> {
-        let plan_params = PlanParams { costs: params.costs, objective: params.objective, seed: params.seed };
+        let costs = self.costs;
+        let plan_params = PlanParams { costs, objective: params.objective, seed: params.seed };
         let mut actions = Vec::new();
         loop {
             let step = self.planner.step(now, &mut actions);

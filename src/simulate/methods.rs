@@ -5,7 +5,8 @@ use rand_chacha::ChaCha8Rng;
 use crate::domain::{DestinationOrd, Weights};
 use crate::planning::{WindowClose, WindowParams};
 use crate::routing::{
-    Objective, PolicyError, PolicyKind, PolicyParams, Problem, ProblemTables, RoutingPolicy, for_kind,
+    CostModels, Objective, PolicyError, PolicyKind, PolicyParams, Problem, ProblemTables, RoutingPolicy,
+    for_kind,
 };
 use crate::simulate::SimulateError;
 use crate::units::Seconds;
@@ -169,6 +170,24 @@ impl Method {
         }
     }
 
+    /// The models it plans by where the scenario's are `configured`.
+    #[must_use]
+    pub fn models(&self, configured: CostModels) -> CostModels {
+        match self.kind {
+            Kind::Policy(kind) => kind.models(configured),
+            Kind::QualityOnly | Kind::PerRequest => configured,
+        }
+    }
+
+    /// Whether congestion prices are part of its objective.
+    #[must_use]
+    pub fn pays_prices(&self) -> bool {
+        match self.kind {
+            Kind::Policy(kind) => kind.pays_prices(),
+            Kind::QualityOnly | Kind::PerRequest => false,
+        }
+    }
+
     /// How it gathers requests where the scenario's windows are `window`.
     #[must_use]
     pub fn window(&self, window: WindowParams) -> WindowParams {
@@ -262,6 +281,7 @@ fn single(problem: &Problem, r: usize) -> Result<Problem, SimulateError> {
         weights: vec![tables.weights[r]],
         first_request_number: tables.first_request_number,
         clusters: None,
+        sum: None,
     })?)
 }
 

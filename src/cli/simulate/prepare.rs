@@ -233,6 +233,7 @@ fn request(row: &TraceRow) -> RoutingRequest {
         upload: Bytes(row.prompt.text.len() as f64),
         constraints: Constraints::default(),
         weights: None,
+        time: None,
     }
 }
 

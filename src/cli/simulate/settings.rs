@@ -106,9 +106,11 @@ impl Settings {
         let live = LiveParams {
             window: window(args, scenario)?,
             objective: scenario.routing.objective,
-            // As the router's scheduler counts time; see `scheduling` of app.rs.
-            costs,
-            completion: scenario.routing.completion,
+            costs: CostModels {
+                completion: scenario.routing.completion,
+                time: scenario.routing.time,
+                energy: scenario.routing.energy_model,
+            },
             engine: args.live.engine.unwrap_or(scenario.engine),
             weights,
             seed: args.seed,

@@ -172,7 +172,12 @@ impl DestinationLedger {
                 let owed_s = self.floors_s / self.throughput.batch_speedup;
                 self.serial_s.max(longest_s).max(owed_s)
             }
-            CompletionModel::Slots => self.load().drain_time(&self.throughput).0,
+            // As fast as all of it together, or as long as the longest takes by itself.
+            CompletionModel::Slots => {
+                let last = self.on_time.last().map(|(_, index)| self.slab.get(*index).due_s);
+                let longest_s = last.map_or(0.0, |due_s| due_s - self.clock_s);
+                self.load().drain_time(&self.throughput).0.max(self.serial_s + longest_s)
+            }
         };
         Seconds(drain_s / self.pace)
     }

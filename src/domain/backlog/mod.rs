@@ -6,7 +6,7 @@
 //! share of its work, so that B_d is zero if and only if nothing is outstanding.
 //!
 //! Model `slots`: at most S_d requests run, the rest queue; prompts are read one after the other, and meanwhile
-//! no tokens are generated; n requests generate at `rate(n)` each. Model `fifo` is Eq. 4: one server, k_d times
+//! no tokens are generated; n requests generate at `rate(n)` each, the longest for as long as it takes alone at least. Model `fifo` is Eq. 4: one server, k_d times
 //! as fast as a request alone, which no request passes faster than alone.
 //!
 //! Every event takes time that does not depend on what is outstanding, but for a logarithm. Time is an argument,

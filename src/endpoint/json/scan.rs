@@ -7,8 +7,8 @@ use memchr::memchr2;
 
 use super::unescape;
 
-/// Bytes of a string that are looked at one by one before a search is worth its start.
-const SHORT_STRING: usize = 24;
+/// Bytes of a string that are looked at a word at a time before a search is worth its start.
+const SHORT_STRING: usize = 32;
 
 /// A place in a JSON text. Where a step is not possible (`None`) the text is not what was expected there, and the
 /// cursor is of no further use.
@@ -107,6 +107,13 @@ impl<'a> Cursor<'a> {
     }
 
     fn skip_value(&mut self) -> Option<()> {
+        match self.peek()? {
+            b'{' | b'[' => self.skip_nested(),
+            _ => self.skip_scalar(),
+        }
+    }
+
+    fn skip_nested(&mut self) -> Option<()> {
         let mut nesting = Nesting::default();
         loop {
             let bracket = match self.peek()? {
@@ -165,20 +172,19 @@ impl<'a> Cursor<'a> {
 
     /// Steps over a string and says whether it has escapes.
     fn skip_string(&mut self) -> Option<bool> {
-        let bytes = self.text.as_bytes();
-        if self.peek() != Some(b'"') {
-            return None;
-        }
-        let mut at = self.at + 1;
+        let mut rest = self.text.as_bytes().get(self.at..)?.strip_prefix(b"\"")?;
         let mut is_escaped = false;
         loop {
-            at += plain_length(bytes.get(at..)?)?;
-            if bytes[at] == b'"' {
-                self.at = at + 1;
-                return Some(is_escaped);
+            rest = &rest[plain_length(rest)..];
+            match rest {
+                [b'"', after @ ..] => {
+                    self.at = self.text.len() - after.len();
+                    return Some(is_escaped);
+                }
+                [b'\\', ..] => rest = &rest[escape_length(rest)?..],
+                _ => return None,
             }
             is_escaped = true;
-            at += escape_length(&bytes[at..])?;
         }
     }
 
@@ -209,36 +215,38 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Whether a byte is no plain part of a string: a quote, a backslash, a control character.
-static IS_SPECIAL: [bool; 256] = {
-    let mut is_special = [false; 256];
-    let mut byte = 0;
-    while byte < 0x20 {
-        is_special[byte] = true;
-        byte += 1;
-    }
-    is_special[b'"' as usize] = true;
-    is_special[b'\\' as usize] = true;
-    is_special
-};
+/// A word with `byte` at all its places.
+const fn all(byte: u8) -> u64 {
+    u64::from_ne_bytes([byte; 8])
+}
 
-/// How many bytes of the inside of a string precede its closing quote or its next escape; `None` if there is
-/// neither, or a control character first.
-fn plain_length(rest: &[u8]) -> Option<usize> {
-    let head = &rest[..rest.len().min(SHORT_STRING)];
-    let length = match head.iter().position(|byte| IS_SPECIAL[usize::from(*byte)]) {
-        Some(length) => length,
-        None => {
-            let length = head.len() + memchr2(b'"', b'\\', &rest[head.len()..])?;
-            // Without an early exit, so that it is done in strides.
-            let least = rest[head.len()..length].iter().fold(u8::MAX, |least, byte| least.min(*byte));
-            if least < 0x20 {
-                return None;
-            }
-            length
+/// Where a word, the first byte lowest, has bytes that are no plain part of a string (a quote, a backslash, a control
+/// character): the highest bit of each. Behind the first of them there may be more bits than such bytes.
+const fn specials(word: u64) -> u64 {
+    // A byte below what is taken from it borrows from its highest bit, and perhaps from the bytes behind it.
+    let borrowed = word.wrapping_sub(all(0x20))
+        | (word ^ all(b'"')).wrapping_sub(all(1))
+        | (word ^ all(b'\\')).wrapping_sub(all(1));
+    borrowed & !word & all(0x80)
+}
+
+/// How many bytes of the inside of a string precede the first that is no plain part of it, if there is one.
+fn plain_length(rest: &[u8]) -> usize {
+    let mut length = 0;
+    while length < SHORT_STRING
+        && let Some(word) = rest[length..].first_chunk()
+    {
+        let specials = specials(u64::from_le_bytes(*word));
+        if specials != 0 {
+            return length + specials.trailing_zeros() as usize / 8;
         }
-    };
-    (rest[length] >= 0x20).then_some(length)
+        length += 8;
+    }
+    let long = &rest[length..];
+    let plain = &long[..memchr2(b'"', b'\\', long).unwrap_or(long.len())];
+    // Without an early exit, so that it is done in strides.
+    let least = plain.iter().fold(u8::MAX, |least, byte| least.min(*byte));
+    length + if least < 0x20 { 0 } else { plain.len() }
 }
 
 /// Length of the escape at the start of `rest`.

@@ -83,7 +83,9 @@ fn adaptive_plans_a_full_batch_without_coalescing() {
 #[test]
 fn a_rounded_sum_does_not_lose_the_wakeup() {
     // (1.6 + 0.4) − 1.6 < 0.4 in binary.
-    let mut rig = Rig::new(fleet(&[(1, 2)]), |p| p.window.max_wait = Seconds(0.4));
+    let mut rig = Rig::new(fleet(&[(1, 2)]), |p| {
+        (p.window.max_wait, p.window.max_hold) = (Seconds(0.4), Some(Seconds(0.4)));
+    });
     rig.arrive(1.6, 1);
     rig.arrive(1.6, 2);
     let until = rig.turn(1.603).unwrap();
@@ -163,7 +165,7 @@ fn the_next_window_sees_what_the_last_one_planned() {
     let job = rig.take_job(2.0);
     // Each has run for a second: 2 s are left of the first, and a fifth is still owed of the second; both run at once.
     let states = &job.context.states;
-    assert!((states[0].backlog.0 - (2.0 + 0.2) / 2.0).abs() < 1e-6, "{states:?}");
+    assert!((states[0].backlog.0 - 2.0).abs() < 1e-6, "{states:?}");
     assert_eq!((states[0].inflight, states[1].inflight, states[1].backlog), (2, 0, Seconds::ZERO));
     assert_eq!((job.number, job.first_request_number), (2, 2));
 }

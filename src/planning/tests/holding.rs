@@ -16,8 +16,8 @@ fn adaptive_holds_what_cannot_start_and_plans_it_again_when_something_finishes()
 }
 
 #[test]
-fn adaptive_sends_to_the_engines_queue_after_max_ms_and_no_further_than_max_inflight() {
-    let mut rig = Rig::new(fleet(&[(1, 2)]), |_| {});
+fn adaptive_sends_to_the_engines_queue_after_max_hold_and_no_further_than_max_inflight() {
+    let mut rig = Rig::new(fleet(&[(1, 2)]), |p| p.window.max_hold = Some(Seconds(1.0)));
     for ticket in 1..=3 {
         rig.arrive(0.0, ticket);
     }

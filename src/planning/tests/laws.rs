@@ -9,7 +9,8 @@ use super::rig::{BestQuality, PLAN, fleet, planner_params};
 use crate::domain::fixture::{prediction, request};
 use crate::domain::{Availability, Destination, DestinationOrd, ModelTarget};
 use crate::planning::{
-    Action, Arrival, Plan, Planner, PlannerParams, SolveError, Step, Ticket, WindowClose, WindowOrder,
+    Action, Arrival, Plan, Planner, PlannerParams, PriceParams, SolveError, Step, Ticket, WindowClose,
+    WindowOrder,
 };
 use crate::routing::memetic::{Memetic, MemeticParams};
 use crate::routing::{PolicyKind, PolicyParams, RoutingPolicy, for_kind};
@@ -91,6 +92,7 @@ fn history() -> impl Strategy<Value = History> {
             params.window.max_hold = max_hold.map(Seconds);
             params.window.order = order;
             params.gather = gather;
+            params.prices = gather.then(PriceParams::default);
             params
         });
     let policy = prop::sample::select(vec![
@@ -385,6 +387,8 @@ proptest! {
             }
             play.happens(&event);
         }
+        // The last window closes before anything is over.
+        play.advance(play.now + 1.1 + 2.0 * history.solve_s);
         for _ in 0..2 * history.events.len() {
             play.advance(play.now + 0.15 + history.solve_s);
             play.happens(&Event::Finishes { nth: 0 });

@@ -99,16 +99,19 @@ pub(super) fn planner_params() -> PlannerParams {
             close: WindowClose::Adaptive,
             max_hold: None,
             order: WindowOrder::Shortest,
+            max_overtakes: 64,
         },
         gather: true,
         weights: Weights::EQUAL,
         completion: CompletionModel::Slots,
+        prices: None,
     }
 }
 
 pub(super) struct Rig {
     pub(super) planner: Planner,
     pub(super) policy: Box<dyn RoutingPolicy>,
+    pub(super) plan: PlanParams,
     n_destinations: usize,
     arrivals: Vec<Arrival>,
     sent: Vec<Sent>,
@@ -131,6 +134,7 @@ impl Rig {
             n_destinations: destinations.len(),
             planner: Planner::new(params, destinations.into(), Seconds::ZERO),
             policy: Box::new(BestQuality),
+            plan: PLAN,
             arrivals: Vec::new(),
             sent: Vec::new(),
             rejected: Vec::new(),
@@ -204,7 +208,12 @@ impl Rig {
 
     /// Steps and solves until there is nothing to do; the wakeup asked for.
     pub(super) fn turn(&mut self, now: f64) -> Option<f64> {
-        for _ in 0..PLANS_PER_TURN {
+        self.turn_through(now, PLANS_PER_TURN)
+    }
+
+    /// The same where more plans are in order.
+    pub(super) fn turn_through(&mut self, now: f64, plans_max: usize) -> Option<f64> {
+        for _ in 0..plans_max {
             match self.step(now) {
                 Step::Solve(job) => self.commit(now, *job),
                 Step::Wait(until) => {
@@ -239,7 +248,7 @@ impl Rig {
 
     pub(super) fn commit(&mut self, now: f64, job: PlanJob) {
         let mut actions = Vec::new();
-        match job.solve(self.policy.as_ref(), &PLAN, &mut || false) {
+        match job.solve(self.policy.as_ref(), &self.plan, &mut || false) {
             Ok(plan) => self.planner.commit(Seconds(now), &plan, &mut actions),
             Err(reason) => self.planner.abandon(Seconds(now), &reason.to_string(), &mut actions),
         }
@@ -291,6 +300,14 @@ impl Rig {
     /// Time gathered (nothing for one that fails over) and time held.
     pub(super) fn clocks(&self, ticket: u64) -> (Option<Seconds>, Seconds) {
         self.first_sent(ticket).clocks
+    }
+
+    pub(super) fn n_rebinds(&self) -> u64 {
+        self.planner.n_rebinds()
+    }
+
+    pub(super) fn price_per_s(&mut self, now: f64, d: DestinationOrd) -> f64 {
+        self.planner.context(Seconds(now)).states[d.idx()].price_per_s
     }
 
     pub(super) fn inflight(&mut self, now: f64, d: DestinationOrd) -> u32 {

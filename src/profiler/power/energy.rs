@@ -90,6 +90,12 @@ impl<T> EnergyLedger<T> {
         self.ended.push((Work { until: Some(now.max(work.since)), tokens, ..work }, ticket));
     }
 
+    /// A request is over and no reading will cover its end; what it drew, where that was measured all the same.
+    pub(super) fn end_unread(&mut self, id: WorkId, now: Seconds) -> Option<Joules> {
+        let work = self.running.remove(&id)?;
+        Work { until: Some(now.max(work.since)), ..work }.measured()
+    }
+
     /// Requests in flight.
     pub(super) fn n_running(&self) -> usize {
         self.running.len()

@@ -233,18 +233,20 @@ impl EnergyShare {
     fn over(&mut self, tokens: Option<Tokens>, modelled: Option<Joules>) {
         let Some(mut ticket) = self.ticket.take() else { return };
         ticket.modelled = modelled;
-        let settled = match self.work {
-            None => vec![(ticket, None)],
-            Some((node, id)) => {
-                let now = self.shared.now();
-                let mut books = self.shared.nodes[node].books();
-                books.ledger.end(id, now, tokens, ticket);
-                if books.is_metered && books.ledger.n_ended() <= ENDED_MAX {
-                    return;
-                }
-                books.ledger.settle(now)
-            }
-        };
+        let Some((node, id)) = self.work else { return self.shared.emit([(ticket, None)]) };
+        let now = self.shared.now();
+        let mut books = self.shared.nodes[node].books();
+        if !books.is_metered && books.ledger.n_ended() == 0 {
+            let drawn = books.ledger.end_unread(id, now);
+            drop(books);
+            return self.shared.emit([(ticket, drawn)]);
+        }
+        books.ledger.end(id, now, tokens, ticket);
+        if books.is_metered && books.ledger.n_ended() <= ENDED_MAX {
+            return;
+        }
+        let settled = books.ledger.settle(now);
+        drop(books);
         self.shared.emit(settled);
     }
 }
@@ -261,7 +263,7 @@ impl Shared {
     }
 
     /// Counts what requests drew, and tells whoever follows.
-    fn emit(&self, settled: Vec<(Ticket, Option<Joules>)>) {
+    fn emit(&self, settled: impl IntoIterator<Item = (Ticket, Option<Joules>)>) {
         for (Ticket { request_id, destination, modelled }, measured) in settled {
             let (joules, source) = match (measured, modelled) {
                 (Some(joules), _) => (joules, EnergySource::Measured),

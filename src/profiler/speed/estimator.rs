@@ -1,6 +1,6 @@
 //! Speed of one destination, estimated from the requests that went there. Time is an argument.
 
-use super::filter::{Decode, DecodeFilter, LogFilter, Prior};
+use super::filter::{CachedFloor, Decode, DecodeFilter, LogFilter, Prior};
 use super::pace::Pace;
 use crate::domain::Throughput;
 use crate::units::{Seconds, Tokens, TokensPerSec};
@@ -26,6 +26,10 @@ const RECOVERS_IN: Seconds = Seconds(10.0);
 const PROMPT_MIN: Tokens = Tokens(32.0);
 /// Least completion whose generation says how fast tokens are generated.
 const COMPLETION_MIN: Tokens = Tokens(4.0);
+/// Share of a finished request in what is learnt of lateness.
+const LATENESS_SMOOTHING: f64 = 0.05;
+/// Largest factor of lateness either way.
+const LATENESS_MAX: f64 = 2.0;
 /// Slowdown assumed of an engine that is configured to have none: it is followed as a factor.
 const SLOWDOWN_MIN: f64 = 0.005;
 
@@ -53,6 +57,8 @@ pub struct Sample {
     pub company: f64,
     /// Tokens of the prompt as the endpoint counted them, and as they were expected.
     pub counted_prompt: Option<(Tokens, Tokens)>,
+    /// Tokens of the prompt that were not read, since the engine had them in its cache.
+    pub cached_prompt: Option<Tokens>,
     /// The same of the completion.
     pub counted_completion: Option<(Tokens, Tokens)>,
 }
@@ -105,8 +111,12 @@ pub struct SpeedReading {
     pub prompt_ratio: Figure,
     /// Tokens of a completion over those expected.
     pub completion_ratio: Figure,
+    /// Tokens that the engine finds of any prompt in its cache, as it counts them.
+    pub cached_prompt: Figure,
     /// Progress right now relative to these figures.
     pub pace: f64,
+    /// Completion times over those predicted by these figures; 1 = as predicted.
+    pub lateness: f64,
     /// Which references the operator gave.
     pub given: Given,
 }
@@ -120,7 +130,8 @@ impl SpeedReading {
             prefill: TokensPerSec(self.prefill.value / self.prompt_ratio.value),
             decode: TokensPerSec(self.decode.value / self.completion_ratio.value),
             batch_speedup: self.batch_speedup.value,
-            ..*configured
+            max_concurrency: configured.max_concurrency,
+            cached_prompt: Tokens(self.cached_prompt.value / self.prompt_ratio.value),
         }
     }
 }
@@ -149,13 +160,17 @@ pub struct SpeedEstimator {
     prompt_ratio: LogFilter,
     completion_ratio: LogFilter,
     decode: DecodeFilter,
+    cached: CachedFloor,
     n_prefill: Samples,
     n_prompt: Samples,
     n_completion: Samples,
     n_decode: Samples,
     /// Samples with company: only they say anything of the speed-up.
     n_company: Samples,
+    n_cached: Samples,
     pace: Pace,
+    /// Logarithm of the lateness.
+    lateness: f64,
 }
 
 impl SpeedEstimator {
@@ -171,12 +186,15 @@ impl SpeedEstimator {
             prompt_ratio: LogFilter::new(TOKENS_RATIO),
             completion_ratio: LogFilter::new(TOKENS_RATIO),
             decode: DecodeFilter::new(alone, [prior(given.decode), prior(given.batch_speedup)]),
+            cached: CachedFloor::default(),
             n_prefill: Samples::default(),
             n_prompt: Samples::default(),
             n_completion: Samples::default(),
             n_decode: Samples::default(),
             n_company: Samples::default(),
+            n_cached: Samples::default(),
             pace: Pace::new(),
+            lateness: 0.0,
         }
     }
 
@@ -192,6 +210,10 @@ impl SpeedEstimator {
         if let Some(ratio) = ratio(sample.counted_completion) {
             self.completion_ratio.observe(ratio, self.n_completion.count(now));
         }
+        if let Some(cached) = sample.cached_prompt {
+            self.cached.observe(cached);
+            self.n_cached.count(now);
+        }
         if let Some((tokens, span)) = sample.prompt.filter(|(n, span)| *n >= PROMPT_MIN && span.0 > 0.0) {
             let since_s = self.n_prefill.count(now);
             self.prefill.observe(tokens.0 / span.0 / self.reference.prefill.0, since_s);
@@ -204,6 +226,16 @@ impl SpeedEstimator {
             if sample.company > COMPANY_MIN {
                 self.n_company.count(now);
             }
+        }
+    }
+
+    /// An answer took so long; it was predicted to with the lateness of then. What the model of a destination leaves
+    /// out, above all the requests that come later, makes answers late in a way that can be learnt.
+    pub fn finished(&mut self, took: Seconds, predicted: Seconds) {
+        if took.0 > 0.0 && predicted.0 > 0.0 {
+            let bound = LATENESS_MAX.ln();
+            let off = (took.0 / predicted.0).ln().clamp(-bound, bound);
+            self.lateness = (self.lateness + LATENESS_SMOOTHING * off).clamp(-bound, bound);
         }
     }
 
@@ -254,14 +286,14 @@ impl SpeedEstimator {
     pub fn reading(&self, now: Seconds) -> SpeedReading {
         let figure = |reference: f64, measured: f64, is_given: bool, samples: &Samples| {
             let age = samples.last.map(|last| now - last);
-            let drift = if samples.n > 0 { measured / reference } else { 1.0 };
+            let drift = if samples.n > 0 && reference > 0.0 { measured / reference } else { 1.0 };
             let mut figure = Figure { value: reference, is_given, drift, samples: samples.n, age };
             if figure.is_live() {
                 figure.value = measured;
             }
             figure
         };
-        let Throughput { prefill, decode, batch_speedup, max_concurrency } = self.reference;
+        let Throughput { prefill, decode, batch_speedup, max_concurrency, .. } = self.reference;
         let found = self.decode.decode();
         let slots = f64::from(max_concurrency);
         let speedup = (slots / (1.0 + found.slowdown * (slots - 1.0))).max(1.0);
@@ -272,7 +304,9 @@ impl SpeedEstimator {
             batch_speedup: figure(batch_speedup, speedup, given.batch_speedup, &self.n_company),
             prompt_ratio: figure(1.0, self.prompt_ratio.ratio(), false, &self.n_prompt),
             completion_ratio: figure(1.0, self.completion_ratio.ratio(), false, &self.n_completion),
+            cached_prompt: figure(0.0, self.cached.floor().0, false, &self.n_cached),
             pace: self.pace(),
+            lateness: self.lateness.exp(),
             given: self.given,
         }
     }

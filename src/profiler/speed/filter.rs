@@ -5,6 +5,10 @@
 //! to a reference. Each filter knows its own variance: what is hardly known moves fast; what is known well is an EWMA
 //! over half a minute or so, however many samples that brings, for what is known fades with time.
 
+use std::collections::VecDeque;
+
+use crate::units::Tokens;
+
 /// Variance of one sample of a duration, on the logarithmic scale: about a fifth either way.
 const SAMPLE_VARIANCE: f64 = 0.04;
 /// Variance that a figure gains in a second.
@@ -161,6 +165,35 @@ fn clipped(surprise: f64, variance: f64) -> f64 {
 fn bounded(ln_ratio: f64, drift_max: f64) -> f64 {
     let most = drift_max.ln();
     ln_ratio.clamp(-most, most)
+}
+
+/// What even a prompt that nobody has sent before finds in the cache: the lower quartile of the last few.
+#[derive(Debug, Clone, Default)]
+pub(super) struct CachedFloor {
+    last: VecDeque<f64>,
+}
+
+impl CachedFloor {
+    /// Prompts looked at.
+    const MEMORY: usize = 32;
+    /// Fewer say nothing.
+    const SAMPLES_MIN: usize = 3;
+
+    pub(super) fn observe(&mut self, cached: Tokens) {
+        if self.last.len() == Self::MEMORY {
+            self.last.pop_front();
+        }
+        self.last.push_back(cached.0);
+    }
+
+    pub(super) fn floor(&self) -> Tokens {
+        if self.last.len() < Self::SAMPLES_MIN {
+            return Tokens::ZERO;
+        }
+        let mut sorted: Vec<f64> = self.last.iter().copied().collect();
+        sorted.sort_by(f64::total_cmp);
+        Tokens(sorted[sorted.len() / 4])
+    }
 }
 
 #[cfg(test)]

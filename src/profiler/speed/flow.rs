@@ -16,6 +16,8 @@ const EVENT_SMOOTHING: f64 = 0.1;
 pub struct Expected {
     /// Time to its first content, of a stream; to the whole answer otherwise.
     pub wait: Seconds,
+    /// Time to the whole answer, as predicted with the lateness of then.
+    pub finish: Seconds,
     /// Tokens of its prompt, as estimated.
     pub prompt: Tokens,
     /// Tokens of its answer.
@@ -160,6 +162,7 @@ impl Flow {
             self.tokens_per_event += EVENT_SMOOTHING * (per_event - self.tokens_per_event);
         }
         self.estimator.observe(now, &sample);
+        self.estimator.finished(now - under.since, under.expected.finish);
     }
 
     /// Half a second or so has passed, in which `n_events` events with content have come.
@@ -228,6 +231,10 @@ impl Flow {
             completion: None,
             company,
             counted_prompt: answered.counted_prompt.map(|counted| (counted, expected.prompt)),
+            cached_prompt: answered.counted_prompt.and_then(|counted| {
+                let read = answered.timings.map(|timings| timings.prompt.0).or(answered.prompt)?;
+                Some((counted - read).max(Tokens::ZERO))
+            }),
             counted_completion: answered.completion.map(|counted| (counted, expected.completion)),
         };
         if answered.choices > 1 {

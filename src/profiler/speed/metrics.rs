@@ -22,6 +22,7 @@ struct ShownAt {
     id: String,
     drift: [Gauge; 3],
     pace: Gauge,
+    lateness: Gauge,
     has_drifted: [AtomicBool; 3],
 }
 
@@ -42,15 +43,21 @@ impl SpeedMetrics {
             "Progress of running requests right now relative to the figures in force; 1 = as they say.",
             &["destination"],
         )?;
+        let lateness = gauge(
+            "cema_destination_lateness_ratio",
+            "Completion times over those predicted by the figures alone; predictions are scaled by it.",
+            &["destination"],
+        )?;
         let shown_at = |d: &Destination| {
             let id = d.id.as_str();
             let shown = ShownAt {
                 id: id.to_owned(),
                 drift: QUANTITIES.map(|quantity| drift.with_label_values(&[id, quantity])),
                 pace: pace.with_label_values(&[id]),
+                lateness: lateness.with_label_values(&[id]),
                 has_drifted: Default::default(),
             };
-            shown.drift.iter().chain([&shown.pace]).for_each(|gauge| gauge.set(1.0));
+            shown.drift.iter().chain([&shown.pace, &shown.lateness]).for_each(|gauge| gauge.set(1.0));
             shown
         };
         Ok(Self { destinations: destinations.iter().map(shown_at).collect() })
@@ -61,6 +68,7 @@ impl SpeedMetrics {
     pub(super) fn show(&self, idx: usize, reading: &SpeedReading) {
         let Some(shown) = self.destinations.get(idx) else { return };
         shown.pace.set(reading.pace);
+        shown.lateness.set(reading.lateness);
         let figures: [&Figure; 3] = [&reading.prefill, &reading.decode, &reading.batch_speedup];
         for (at, (figure, quantity)) in figures.into_iter().zip(QUANTITIES).enumerate() {
             shown.drift[at].set(figure.drift);

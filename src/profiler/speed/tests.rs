@@ -18,6 +18,7 @@ fn profiler() -> (SpeedProfiler, Registry) {
 fn expected() -> Expected {
     Expected {
         wait: Seconds(0.1),
+        finish: Seconds::ZERO,
         prompt: Tokens(10.0),
         completion: Tokens(100.0),
         network: Seconds::ZERO,

@@ -155,6 +155,7 @@ impl Seen<'_> {
         }
         let moment = Moment {
             pace: self.speed.map_or(1.0, |speed| speed.pace),
+            lateness: self.speed.map_or(1.0, |speed| speed.lateness),
             warm_up: self.load.map_or(Seconds::ZERO, ModelLoad::added),
             elsewhere,
         };
@@ -193,6 +194,7 @@ fn differs(view: &FleetView, next: &FleetView) -> bool {
             speed.decode.0,
             speed.batch_speedup,
             f64::from(speed.max_concurrency),
+            speed.cached_prompt.0,
             network.rtt.0,
             network.uplink.0,
             network.downlink.0,
@@ -205,6 +207,7 @@ fn differs(view: &FleetView, next: &FleetView) -> bool {
         .any(|(from, to)| moves(from, to))
         || moments.any(|(from, to)| {
             moves(from.pace, to.pace)
+                || moves(from.lateness, to.lateness)
                 || moves(from.warm_up.0, to.warm_up.0)
                 || (from.elsewhere.running, from.elsewhere.queued)
                     != (to.elsewhere.running, to.elsewhere.queued)

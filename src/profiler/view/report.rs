@@ -81,6 +81,7 @@ fn figures(
         figures.push(("batch_speedup", speedup));
         figures.push(("prompt_tokens_ratio", of_speed(&speed.prompt_ratio)));
         figures.push(("completion_tokens_ratio", of_speed(&speed.completion_ratio)));
+        figures.push(("cached_prompt_tokens", of_speed(&speed.cached_prompt)));
         figures.push(("max_concurrency", slots(configured, seen, now, speed.given)));
     }
     let (path, network) = (seen.path.copied().unwrap_or_default(), &configured.network);

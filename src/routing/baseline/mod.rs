@@ -11,7 +11,7 @@ mod uniroute;
 mod tests;
 
 pub(crate) use earliest::{Division, earliest_finish, earliest_finish_with};
-pub use greedy::Greedy;
+pub use greedy::{Greedy, greedy_finish};
 pub use least_loaded::LeastLoaded;
 pub use placement::PlacementOnly;
 pub use round_robin::RoundRobin;

@@ -1,9 +1,12 @@
 //! Completion time. Here model `fifo` (Eq. 4): first in, first out, cumulative work divided by the batch
-//! speed-up, never below a request's own service time. Model `slots`: [`slots`].
+//! speed-up, never below a request's own service time. Model `slots`: [`slots`]. One destination under either:
+//! [`timeline`].
 
 pub mod slots;
+pub mod timeline;
 
 use crate::domain::DestinationOrd;
+use crate::routing::objective::network_s;
 use crate::routing::problem::{DestinationLoad, Problem};
 use crate::units::Seconds;
 
@@ -27,10 +30,20 @@ pub fn destination_finish_s(load: &DestinationLoad, longest_s: f64, total_s: f64
     load.network_s + longest_s.finite_max(load.backlog_s + total_s / load.batch_speedup)
 }
 
-/// T_r of every request under an assignment (R entries), served in arrival order at its destination:
-/// `T_r = ν + max(s_r, B + (Σ service up to r) / k)`.
+/// T_r of every request under an assignment (R entries), served in the order of the rows at its destination:
+/// `T_r = ν + max(s_r, B + (Σ service up to r) / k)`, or by its timeline with time term `sum`.
 #[must_use]
 pub fn completions(problem: &Problem, assignment: &[DestinationOrd]) -> Vec<Seconds> {
+    if let Some(sum) = problem.sum() {
+        let mut timelines = sum.timelines.clone();
+        let serve = |(r, d): (usize, &DestinationOrd)| {
+            let (timeline, work) = (&mut timelines[d.idx()], sum.work(r, *d));
+            let finish = timeline.predict(work).finish;
+            timeline.push(work);
+            Seconds(network_s(problem, sum, r, *d)) + finish
+        };
+        return assignment.iter().enumerate().map(serve).collect();
+    }
     let mut total_s = vec![0.0; problem.n_destinations()];
     let serve = |(r, d): (usize, &DestinationOrd)| {
         let service_s = problem.service(r, *d).get();

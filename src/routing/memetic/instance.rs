@@ -31,11 +31,16 @@ impl Instance {
         let (n, m) = (problem.n_requests(), problem.n_destinations());
         let columns = columns_by_content(problem, objective);
         let separable = permuted(objective.separable(), &columns);
-        let least = separable.chunks_exact(m).map(|row| row.iter().copied().fold(f64::INFINITY, f64::min));
-        let least = least.collect();
+        let least = least(&separable, m);
         let order = || columns.iter().map(|d| d.idx()).collect::<Vec<_>>();
         let caps = problem.caps().map(|caps| caps.permuted(&order()));
         Self { n, m, separable, columns, least, caps }
+    }
+
+    /// Adds `table`, in the order of the columns, to the separable one.
+    pub(super) fn add(&mut self, table: &[f64]) {
+        self.separable.iter_mut().zip(table).for_each(|(a, more)| *a += more);
+        self.least = least(&self.separable, self.m);
     }
 
     /// Row `r` of the separable table.
@@ -71,6 +76,10 @@ impl Instance {
         }
         assignment.iter().map(|d| column_of[d.idx()]).collect()
     }
+}
+
+fn least(separable: &[f64], m: usize) -> Vec<f64> {
+    separable.chunks_exact(m).map(|row| row.iter().copied().fold(f64::INFINITY, f64::min)).collect()
 }
 
 /// A table with its columns in the given order.

@@ -8,6 +8,9 @@
 //!    mutates up to two genes, descends, and keeps the result if it is new and better than the worst:
 //!    mutation comes before the repair, unlike in Algorithm 1, which randomises what was just repaired.
 //!
+//! With time term `sum` the coupling is another (`timeline_sum.rs`), there is no relaxation, and the bound is that of
+//! requests that do not meet; few rounds are worth while.
+//!
 //! Caps bind the search, not the bound: starts are repaired, a move needs a place, a swap does not.
 //!
 //! The best assignment so far is complete and legal from the first seed on. The search ends when the
@@ -21,13 +24,15 @@ mod relaxation;
 mod run;
 mod search;
 mod seeding;
+mod timeline_sum;
 
 use rand_chacha::ChaCha8Rng;
 
-use crate::routing::decision::{RoutingDecision, SearchRecord};
+use crate::routing::decision::RoutingDecision;
 use crate::routing::memetic::coupling::FifoMakespan;
 use crate::routing::memetic::instance::Instance;
 use crate::routing::memetic::run::Run;
+use crate::routing::memetic::timeline_sum::{TimelineSum, alone};
 use crate::routing::objective::Objective;
 use crate::routing::params::PolicyKind;
 use crate::routing::policy::{PolicyError, RoutingPolicy};
@@ -78,17 +83,25 @@ impl RoutingPolicy for Memetic {
         rng: &mut ChaCha8Rng,
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<RoutingDecision, PolicyError> {
-        let instance = Instance::new(problem, objective);
-        let coupling = FifoMakespan::new(problem, objective, &instance);
-        let mut run = Run::new(&instance, coupling, self.params, objective.constant());
-        run.solve(problem, rng, stop);
-        run.spread(objective.pair_price_per_s2());
-        let record = SearchRecord {
-            lower_bound: Some(run.lower_bound()),
-            evaluations: run.evaluations(),
-            generations: run.rounds(),
+        let mut instance = Instance::new(problem, objective);
+        let constant = objective.constant();
+        let (assignment, record) = match (problem.sum(), objective.sum()) {
+            (Some(sum), Some(term)) => {
+                let alone = alone(sum, term, &instance);
+                instance.add(&alone);
+                let coupling = TimelineSum::new(sum, term, &instance, &alone);
+                let mut run = Run::new(&instance, coupling, self.params, constant);
+                run.solve(problem, rng, stop);
+                run.outcome()
+            }
+            _ => {
+                let coupling = FifoMakespan::new(problem, objective, &instance);
+                let mut run = Run::new(&instance, coupling, self.params, constant);
+                run.solve(problem, rng, stop);
+                run.spread(objective.pair_price_per_s2());
+                run.outcome()
+            }
         };
-        let assignment = instance.to_destinations(run.best());
         Ok(RoutingDecision::new(problem, objective, assignment, record))
     }
 }

@@ -5,10 +5,12 @@ use std::ops::RangeInclusive;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
+use crate::domain::DestinationOrd;
 use crate::routing::baseline::earliest_finish;
+use crate::routing::decision::SearchRecord;
 use crate::routing::memetic::MemeticParams;
 use crate::routing::memetic::candidates::Candidates;
-use crate::routing::memetic::coupling::Coupling;
+use crate::routing::memetic::coupling::{Coupling, Spreading};
 use crate::routing::memetic::instance::Instance;
 use crate::routing::memetic::population::Population;
 use crate::routing::memetic::relaxation::Relaxation;
@@ -50,6 +52,8 @@ pub(super) struct Run<'a, C> {
     relaxation: Option<Relaxation>,
     best: Vec<u32>,
     best_value: f64,
+    /// Of the greedy choice in the order of the rows.
+    greedy_value: Option<f64>,
     rounds: u64,
 }
 
@@ -63,24 +67,24 @@ impl<'a, C: Coupling> Run<'a, C> {
             relaxation: None,
             best: vec![0; instance.n],
             best_value: f64::INFINITY,
+            greedy_value: None,
             rounds: 0,
         }
     }
 
-    pub(super) fn best(&self) -> &[u32] {
-        &self.best
-    }
-
-    pub(super) fn evaluations(&self) -> u64 {
-        self.search.evaluations
-    }
-
-    pub(super) fn rounds(&self) -> u64 {
-        self.rounds
+    /// The best assignment, and what was done for it.
+    pub(super) fn outcome(&self) -> (Vec<DestinationOrd>, SearchRecord) {
+        let record = SearchRecord {
+            lower_bound: Some(self.lower_bound()),
+            evaluations: self.search.evaluations,
+            generations: self.rounds,
+            greedy_objective: self.greedy_value.map(|value| value + self.constant),
+        };
+        (self.search.instance.to_destinations(&self.best), record)
     }
 
     /// A value J cannot be below.
-    pub(super) fn lower_bound(&self) -> f64 {
+    fn lower_bound(&self) -> f64 {
         let bound = match &self.relaxation {
             Some(relaxation) => relaxation.lower_bound(self.best_value),
             None => self.search.instance.least.iter().sum::<f64>().min(self.best_value),
@@ -98,25 +102,21 @@ impl<'a, C: Coupling> Run<'a, C> {
         }
     }
 
-    /// Evens the best assignment out.
-    pub(super) fn spread(&mut self, pair_price: f64) {
-        self.search.restart(&self.best);
-        self.search.spread(pair_price);
-        self.best.copy_from_slice(&self.search.assignment);
-    }
-
     /// The informed starts with their values; the best is the first incumbent.
     fn seed(&mut self, problem: &Problem) -> Vec<(f64, Vec<u32>)> {
         let instance = self.search.instance;
         let length = &problem.tables().length_tokens;
         let arrival: Vec<usize> = (0..instance.n).collect();
-        let assignments = [
-            separable_minimum(instance),
-            greedy(instance, &mut self.search.coupling, &arrival),
-            greedy(instance, &mut self.search.coupling, &longest_first(length)),
-            instance.to_columns(&earliest_finish(problem)),
-        ];
-        assignments.into_iter().map(|assignment| (self.consider(&assignment), assignment)).collect()
+        let mut assignments =
+            vec![separable_minimum(instance), greedy(instance, &mut self.search.coupling, &arrival)];
+        if C::MANY_STARTS {
+            assignments.push(greedy(instance, &mut self.search.coupling, &longest_first(length)));
+            assignments.push(instance.to_columns(&earliest_finish(problem)));
+        }
+        let starts: Vec<(f64, Vec<u32>)> =
+            assignments.into_iter().map(|assignment| (self.consider(&assignment), assignment)).collect();
+        self.greedy_value = starts.get(1).map(|(value, _)| *value);
+        starts
     }
 
     /// Fills the population with local optima. Whether the search is to go on.
@@ -153,17 +153,18 @@ impl<'a, C: Coupling> Run<'a, C> {
         let mut candidates = self.candidates();
         let mut child = vec![0; self.search.instance.n];
         let mut since_best = 0;
-        while since_best < self.params.stall_rounds && !self.is_done(stop) {
+        let stall_rounds = self.params.stall_rounds.min(C::STALL_ROUNDS);
+        while since_best < stall_rounds && !self.is_done(stop) {
             self.rounds += 1;
             since_best += 1;
             let origin = self.breed(&candidates, rng, &mut child);
             self.search.restart_near(&child, self.population.get(origin));
             if rng.random_range(0..AIM_ONE_IN) == 0 {
                 let earlier = rng.random::<f64>() * AIM_EARLIER_MAX;
-                let aim_s = self.search.coupling.time_s() * (1.0 - earlier);
-                self.search.coupling.aim(Some(aim_s));
-                self.search.descend(&candidates, stop);
-                self.search.coupling.aim(None);
+                if self.search.coupling.aim_earlier(earlier) {
+                    self.search.descend(&candidates, stop);
+                    self.search.coupling.forget_aim();
+                }
             }
             if self.improve(&candidates, stop) {
                 since_best = 0;
@@ -269,7 +270,7 @@ impl<'a, C: Coupling> Run<'a, C> {
             (self.population.cross(rng, child), rng.random_range(MUTATED_GENES))
         };
         for _ in 0..genes {
-            let r = rng.random_range(0..n);
+            let r = rng.random_range(0..n.min(C::SEARCHED_ROWS));
             let row = candidates.row(r);
             child[r] = row[rng.random_range(0..row.len())].d;
         }
@@ -279,7 +280,16 @@ impl<'a, C: Coupling> Run<'a, C> {
     fn is_done(&self, stop: &mut dyn FnMut() -> bool) -> bool {
         let value = self.best_value + self.constant;
         let is_proven = value - self.lower_bound() <= self.params.gap_target * value.abs();
-        let is_spent = self.params.evaluations_max.is_some_and(|max| self.evaluations() >= max);
+        let is_spent = self.params.evaluations_max.is_some_and(|max| self.search.evaluations >= max);
         is_proven || is_spent || stop()
+    }
+}
+
+impl<C: Spreading> Run<'_, C> {
+    /// Evens the best assignment out.
+    pub(super) fn spread(&mut self, pair_price: f64) {
+        self.search.restart(&self.best);
+        self.search.spread(pair_price);
+        self.best.copy_from_slice(&self.search.assignment);
     }
 }

@@ -1,7 +1,7 @@
 //! Local search over one assignment: moves, and chains of two moves (a swap is one).
 
 use crate::routing::memetic::candidates::Candidates;
-use crate::routing::memetic::coupling::{Coupling, Move};
+use crate::routing::memetic::coupling::{Coupling, Move, Spreading};
 use crate::routing::memetic::instance::Instance;
 use crate::routing::memetic::seeding::repair;
 
@@ -88,52 +88,6 @@ impl<'a, C: Coupling> Search<'a, C> {
         }
     }
 
-    /// Moves requests one by one to where J is least with `pair_price` for work queued behind work, which the
-    /// search before leaves out; of places as good, to where the request finishes earliest. J of a makespan says
-    /// nothing of how the destinations that do not decide it are filled, but whoever is planned next, or waits
-    /// behind, gains from an even spread.
-    pub(super) fn spread(&mut self, pair_price: f64) {
-        for _ in 0..SPREAD_PASSES_MAX {
-            let mut moved = false;
-            for r in 0..self.instance.n {
-                let from = self.assignment[r];
-                let to = self.spread_one(r, from, pair_price);
-                if to != from {
-                    self.coupling.relocate(Move { r, from, to });
-                    self.assignment[r] = to;
-                    moved = true;
-                }
-            }
-            if !moved {
-                return;
-            }
-        }
-    }
-
-    fn spread_one(&self, r: usize, from: u32, pair_price: f64) -> u32 {
-        let departure = self.coupling.depart(r, from);
-        let own_s = self.coupling.work_s(r, from);
-        let behind = own_s * (self.coupling.queued_s(from) - own_s);
-        let here = self.instance.at(r, from);
-        let tolerance = IMPROVEMENT_MIN * (1.0 + here.abs() + self.coupling.cost());
-        let (mut least, mut to) = (-tolerance, from);
-        let mut earliest_s = self.coupling.finish_s(from) * (1.0 - IMPROVEMENT_MIN);
-        for (d, separable) in (0..).zip(self.instance.row(r)) {
-            if d == from || separable.is_infinite() || self.is_full(d) {
-                continue;
-            }
-            let queueing = self.coupling.work_s(r, d) * self.coupling.queued_s(d) - behind;
-            let delta =
-                separable - here + self.coupling.arrive_delta(&departure, r, d) + pair_price * queueing;
-            let finish_s = self.coupling.finish_with_s(r, d);
-            let is_as_good = delta <= least + 2.0 * tolerance;
-            if delta < least || (is_as_good && finish_s < earliest_s) {
-                (least, earliest_s, to) = (delta.min(least), finish_s, d);
-            }
-        }
-        to
-    }
-
     /// Whether the search was told to stop; asks again only after some work.
     fn poll(&mut self, stop: &mut dyn FnMut() -> bool) -> bool {
         if !self.is_stopped && self.evaluations >= self.poll_at {
@@ -156,7 +110,7 @@ impl<'a, C: Coupling> Search<'a, C> {
     /// Moves every request to its best place in turn. Whether anything moved.
     fn move_pass(&mut self, candidates: &Candidates) -> bool {
         let mut moved = false;
-        for r in 0..self.instance.n {
+        for r in 0..self.instance.n.min(C::SEARCHED_ROWS) {
             let from = self.assignment[r];
             let here = self.instance.at(r, from);
             let relief = self.coupling.relief(from);
@@ -194,7 +148,7 @@ impl<'a, C: Coupling> Search<'a, C> {
         for d in 0..self.instance.m {
             self.measure_slack(d as u32, candidates);
         }
-        for r in 0..self.instance.n {
+        for r in 0..self.instance.n.min(C::SEARCHED_ROWS) {
             if let Some(chain) = self.best_chain(r, candidates) {
                 for step in chain {
                     self.apply(step);
@@ -273,5 +227,53 @@ impl<'a, C: Coupling> Search<'a, C> {
         self.touched[step.to as usize] = true;
         self.coupling.relocate(step);
         self.assignment[step.r] = step.to;
+    }
+}
+
+impl<C: Spreading> Search<'_, C> {
+    /// Moves requests one by one to where J is least with `pair_price` for work queued behind work, which the
+    /// search before leaves out; of places as good, to where the request finishes earliest. J of a makespan says
+    /// nothing of how the destinations that do not decide it are filled, but whoever is planned next, or waits
+    /// behind, gains from an even spread.
+    pub(super) fn spread(&mut self, pair_price: f64) {
+        for _ in 0..SPREAD_PASSES_MAX {
+            let mut moved = false;
+            for r in 0..self.instance.n {
+                let from = self.assignment[r];
+                let to = self.spread_one(r, from, pair_price);
+                if to != from {
+                    self.coupling.relocate(Move { r, from, to });
+                    self.assignment[r] = to;
+                    moved = true;
+                }
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    fn spread_one(&self, r: usize, from: u32, pair_price: f64) -> u32 {
+        let departure = self.coupling.depart(r, from);
+        let own_s = self.coupling.work_s(r, from);
+        let behind = own_s * (self.coupling.queued_s(from) - own_s);
+        let here = self.instance.at(r, from);
+        let tolerance = IMPROVEMENT_MIN * (1.0 + here.abs() + self.coupling.cost());
+        let (mut least, mut to) = (-tolerance, from);
+        let mut earliest_s = self.coupling.finish_s(from) * (1.0 - IMPROVEMENT_MIN);
+        for (d, separable) in (0..).zip(self.instance.row(r)) {
+            if d == from || separable.is_infinite() || self.is_full(d) {
+                continue;
+            }
+            let queueing = self.coupling.work_s(r, d) * self.coupling.queued_s(d) - behind;
+            let delta =
+                separable - here + self.coupling.arrive_delta(&departure, r, d) + pair_price * queueing;
+            let finish_s = self.coupling.finish_with_s(r, d);
+            let is_as_good = delta <= least + 2.0 * tolerance;
+            if delta < least || (is_as_good && finish_s < earliest_s) {
+                (least, earliest_s, to) = (delta.min(least), finish_s, d);
+            }
+        }
+        to
     }
 }

@@ -98,7 +98,8 @@ impl RoutingPolicy for MemeticPaper {
         }
         let best = parents.into_iter().min_by(|a, b| a.fitness.total_cmp(&b.fitness));
         let assignment = best.map(|chromosome| chromosome.genes).unwrap_or_default();
-        let record = SearchRecord { lower_bound: None, evaluations: breeder.evaluations(), generations };
+        let record =
+            SearchRecord { evaluations: breeder.evaluations(), generations, ..SearchRecord::default() };
         Ok(RoutingDecision::new(problem, objective, assignment, record))
     }
 }

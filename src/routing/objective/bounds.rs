@@ -2,7 +2,8 @@
 
 use crate::domain::{DestinationOrd, ObjectiveScales};
 use crate::routing::baseline::earliest_finish;
-use crate::routing::completion::{Makespan, destination_finish_s};
+use crate::routing::completion::{Makespan, completions, destination_finish_s};
+use crate::routing::objective::network_s;
 use crate::routing::problem::Problem;
 
 /// A term whose range is not larger than this is constant and counts nothing.
@@ -44,7 +45,8 @@ impl TermRange {
     }
 }
 
-/// Bounds of the four terms: quality is a batch mean, money and energy batch sums, time a maximum.
+/// Bounds of the four terms: quality is a batch mean, money and energy batch sums, time a maximum, or a sum with time
+/// term `sum`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bounds {
     /// Mean quality loss.
@@ -65,11 +67,11 @@ impl Bounds {
             quality: up_to(scales.quality),
             cost: up_to(scales.cost.get() * n),
             energy: up_to(scales.energy.get() * n),
-            time: up_to(scales.time.get()),
+            time: up_to(scales.time.get() * if problem.sum().is_some() { n } else { 1.0 }),
         }
     }
 
-    /// Ideal point and payoff-table nadir: per term the sum (quality: mean, time: largest) of per-request
+    /// Ideal point and payoff-table nadir: per term the sum (quality: mean, makespan: largest) of per-request
     /// minima, and the worst value over the four assignments that are best for one term each.
     ///
     /// The best assignment for time is that of Algorithm 2 with batched work, a heuristic. A batch of one
@@ -83,7 +85,7 @@ impl Bounds {
         let by_cost = best_per_request(problem, &tables.cost_usd);
         let by_energy = best_per_request(problem, &tables.energy_j);
         let by_time = earliest_finish(problem);
-        let mut makespan = Makespan::new(problem);
+        let mut time = BatchTime::new(problem);
         let n = problem.n_requests() as f64;
         let assignments = [&by_quality, &by_cost, &by_energy, &by_time];
         let worst = |value: &mut dyn FnMut(&[DestinationOrd]) -> f64| {
@@ -103,7 +105,7 @@ impl Bounds {
                 min: sum_of(&tables.energy_j, &by_energy),
                 max: worst(&mut |x| sum_of(&tables.energy_j, x)),
             },
-            time: TermRange { min: ideal_time_s(problem), max: worst(&mut |x| makespan.of(problem, x)) },
+            time: TermRange { min: ideal_time_s(problem), max: worst(&mut |x| time.of(problem, x)) },
         }
     }
 
@@ -119,8 +121,30 @@ impl Bounds {
     }
 }
 
+/// What the time term of a batch measures: the makespan, or the sum of completion times.
+enum BatchTime {
+    Makespan(Makespan),
+    Sum,
+}
+
+impl BatchTime {
+    fn new(problem: &Problem) -> Self {
+        if problem.sum().is_some() { Self::Sum } else { Self::Makespan(Makespan::new(problem)) }
+    }
+
+    fn of(&mut self, problem: &Problem, assignment: &[DestinationOrd]) -> f64 {
+        match self {
+            Self::Makespan(makespan) => makespan.of(problem, assignment),
+            Self::Sum => completions(problem, assignment).iter().map(|finish| finish.0).sum(),
+        }
+    }
+}
+
 /// T of request `r` if the batch were `r` alone, at `d`.
 fn single_finish_s(problem: &Problem, r: usize, d: DestinationOrd) -> f64 {
+    if let Some(sum) = problem.sum() {
+        return network_s(problem, sum, r, d) + sum.timelines[d.idx()].predict(sum.work(r, d)).finish.0;
+    }
     let service_s = problem.service(r, d).get();
     destination_finish_s(problem.destination(d), service_s, service_s)
 }
@@ -130,7 +154,8 @@ fn ideal_time_s(problem: &Problem) -> f64 {
         let finishes = problem.legal_destinations(r).map(|d| single_finish_s(problem, r, d));
         finishes.fold(f64::INFINITY, f64::min)
     };
-    (0..problem.n_requests()).map(best).fold(0.0, f64::max)
+    let each = (0..problem.n_requests()).map(best);
+    if problem.sum().is_some() { each.sum() } else { each.fold(0.0, f64::max) }
 }
 
 fn total(problem: &Problem, table: &[f64], assignment: &[DestinationOrd]) -> f64 {

@@ -3,12 +3,18 @@
 //! `J = Σ_r a[r, x_r] + w · max T_d + c0`: quality, money and energy are separable over requests, so they
 //! are folded into one table `a`; the completion term couples requests at a destination. With weights per
 //! request, row r of `a` uses ω of r, and the completion weight is their mean.
+//!
+//! With time term `sum` there is no makespan (w = 0); what takes its place is in [`SumTerm`].
 
 mod bounds;
+mod sum;
 
 pub use bounds::{Bounds, RANGE_MIN, TermRange};
+pub use sum::{SumParts, SumTerm};
 
-use crate::domain::{ObjectiveScales, Weights};
+pub(in crate::routing) use sum::network_s;
+
+use crate::domain::{DestinationOrd, ObjectiveScales, Weights};
 use crate::routing::params::ObjectiveMode;
 use crate::routing::problem::Problem;
 
@@ -20,6 +26,7 @@ pub struct Objective {
     mean_weights: Weights,
     separable: Vec<f64>,
     time_weight_per_s: f64,
+    sum: Option<SumTerm>,
     constant: f64,
 }
 
@@ -29,7 +36,8 @@ impl Objective {
     /// Quality is divided by its scale, money and energy by R scales (they are batch sums), completion by
     /// its scale; a backlog term `ω_T · B_d/(1 s) · (s_rd / k_d) / T_ref` joins the separable part, since a
     /// makespan alone does not see work queued behind a destination that is not the last to finish. Work queued
-    /// behind other work of the same batch costs the same: see [`Objective::pair_price_per_s2`].
+    /// behind other work of the same batch costs the same: see [`Objective::pair_price_per_s2`]. With time term
+    /// `sum` the scale of time is R scales, as the term is a sum, and the backlog term is off.
     #[must_use]
     pub fn stationary(problem: &Problem, scales: &ObjectiveScales) -> Self {
         Self::build(problem, Bounds::stationary(problem, scales), true)
@@ -89,7 +97,13 @@ impl Objective {
         &self.separable
     }
 
-    /// `w`: J per second of batch completion time.
+    /// The time term `sum`; `None` where time is the makespan.
+    #[must_use]
+    pub fn sum(&self) -> Option<&SumTerm> {
+        self.sum.as_ref()
+    }
+
+    /// `w`: J per second of batch completion time; 0 with time term `sum`.
     #[must_use]
     pub fn time_weight_per_s(&self) -> f64 {
         self.time_weight_per_s
@@ -113,7 +127,9 @@ impl Objective {
         let (n, m) = (problem.n_requests(), problem.n_destinations());
         let tables = problem.tables();
         let mean_weights = mean(&tables.weights);
-        let time_weight_per_s = mean_weights.time * bounds.time.inverse();
+        let sum = tables.sum.as_ref().map(|sum| (sum, SumTerm::new(sum, &tables.weights, &bounds)));
+        let has_backlog_term = has_backlog_term && sum.is_none();
+        let time_weight_per_s = if sum.is_none() { mean_weights.time * bounds.time.inverse() } else { 0.0 };
         let per_request =
             [bounds.quality.inverse() / n as f64, bounds.cost.inverse(), bounds.energy.inverse()];
         let loads = tables.destinations.iter();
@@ -137,12 +153,18 @@ impl Objective {
                 let value = scale[0] * quality_loss + scale[1] * cost + scale[2] * energy + price * service;
                 if *legal { value } else { f64::INFINITY }
             }));
+            if let Some((sum, term)) = &sum {
+                let row = separable[r * m..].iter_mut();
+                row.zip((0..).map(DestinationOrd))
+                    .for_each(|(a, d)| *a += term.separable(problem, sum, r, d));
+            }
         }
         let constant = -(mean_weights.quality * bounds.quality.offset()
             + mean_weights.cost * bounds.cost.offset()
             + mean_weights.energy * bounds.energy.offset()
             + mean_weights.time * bounds.time.offset());
-        Self { bounds, has_backlog_term, mean_weights, separable, time_weight_per_s, constant }
+        let sum = sum.map(|(_, term)| term);
+        Self { bounds, has_backlog_term, mean_weights, separable, time_weight_per_s, sum, constant }
     }
 }
 

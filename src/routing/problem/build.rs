@@ -1,12 +1,12 @@
 //! From a batch and a context snapshot to problem tables (Algorithm 1, lines 4–5; Eq. 2–4).
 
 use crate::domain::{
-    Destination, DestinationOrd, DestinationState, Prediction, RoutingContext, RoutingRequest,
+    Destination, DestinationOrd, DestinationState, Prediction, RoutingContext, RoutingRequest, Work,
 };
-use crate::routing::completion::destination_finish_s;
+use crate::routing::completion::timeline::Timeline;
 use crate::routing::legal::LegalSet;
 use crate::routing::params::{CompletionModel, EnergyModel, TimeTerm};
-use crate::routing::problem::{DestinationLoad, Problem, ProblemError, ProblemTables};
+use crate::routing::problem::{DestinationLoad, Problem, ProblemError, ProblemTables, SumTables};
 use crate::units::{Bytes, Joules, Seconds, Tokens, Usd, Watts};
 
 /// Bytes of response body per completion token: about four characters of text. Framing is not counted.
@@ -44,22 +44,15 @@ impl Problem {
     /// [`Problem::numbered_from`].
     ///
     /// # Errors
-    /// [`ProblemError::UnsupportedCompletion`] and [`ProblemError::UnsupportedTimeTerm`] for all but `fifo`
-    /// and `makespan`; otherwise a figure that is not a number (a calibrated speed of zero, say) or an
-    /// empty batch.
+    /// A figure that is not a number (a calibrated speed of zero, say) or an empty batch.
     pub fn build(
         batch: &[BatchItem<'_>],
         context: &RoutingContext,
         models: &CostModels,
     ) -> Result<Self, ProblemError> {
-        if models.completion != CompletionModel::Fifo {
-            return Err(ProblemError::UnsupportedCompletion(models.completion));
-        }
-        if models.time != TimeTerm::Makespan {
-            return Err(ProblemError::UnsupportedTimeTerm(models.time));
-        }
         let m = context.destinations.len();
         let mut tables = empty_tables(batch.len(), m);
+        tables.sum = sum_tables(batch.len(), context, models);
         for item in batch {
             check_prediction(item.prediction, m)?;
             for (d, destination, state) in context.iter() {
@@ -70,13 +63,16 @@ impl Problem {
                 tables.service_s.push(usage.service().get());
                 tables.transfer_s.push(usage.transfer().get());
                 tables.legal.push(item.legal.contains(d));
+                if let Some(sum) = &mut tables.sum {
+                    sum.work.push(usage.work());
+                }
             }
             tables.length_tokens.push(predicted_length(item).get());
             tables.weights.push(item.request.weights.unwrap_or(context.weights));
         }
         tables.destinations = loads(batch.len(), context, &tables.transfer_s);
         for (r, item) in batch.iter().enumerate() {
-            apply_deadline(item, context, &mut tables, r * m);
+            apply_deadline(item, (context, models.completion), &mut tables, r * m);
         }
         Self::new(tables)
     }
@@ -132,6 +128,13 @@ impl<'a> Usage<'a> {
     fn running(&self) -> Seconds {
         let alone = self.destination.throughput.service_time(self.prompt, self.completion);
         Seconds(alone.0 / self.state.pace)
+    }
+
+    /// What a timeline divides by the pace of the moment: the loading of a model takes as long as it takes.
+    fn work(&self) -> Work {
+        let mut work = self.destination.throughput.work(self.prompt, self.completion);
+        work.prefill += Seconds(self.state.warm_up.0 * self.state.pace);
+        work
     }
 
     fn transfer(&self) -> Seconds {
@@ -199,7 +202,23 @@ fn empty_tables(n: usize, m: usize) -> ProblemTables {
         weights: Vec::with_capacity(n),
         first_request_number: 0,
         clusters: None,
+        sum: None,
     }
+}
+
+/// The tables of time term `sum`, work still to come.
+fn sum_tables(n: usize, context: &RoutingContext, models: &CostModels) -> Option<SumTables> {
+    if models.time == TimeTerm::Makespan {
+        return None;
+    }
+    let mut sum = SumTables::with_capacity(n * context.destinations.len(), context.destinations.len());
+    sum.others_time_weight = context.weights.time;
+    for (_, destination, state) in context.iter() {
+        sum.timelines.push(Timeline::new(models.completion, destination, state));
+        sum.rtt_s.push(destination.network.rtt.0);
+        sum.price_per_s.push(state.price_per_s);
+    }
+    Some(sum)
 }
 
 fn loads(n: usize, context: &RoutingContext, transfer_s: &[f64]) -> Vec<DestinationLoad> {
@@ -224,17 +243,22 @@ fn loads(n: usize, context: &RoutingContext, transfer_s: &[f64]) -> Vec<Destinat
 }
 
 /// Drops destinations that miss the deadline of the row starting at `row`, if another meets it.
-fn apply_deadline(item: &BatchItem<'_>, context: &RoutingContext, tables: &mut ProblemTables, row: usize) {
+fn apply_deadline(
+    item: &BatchItem<'_>,
+    (context, completion): (&RoutingContext, CompletionModel),
+    tables: &mut ProblemTables,
+    row: usize,
+) {
     let Some(deadline) = item.request.constraints.deadline else { return };
-    let left_s = (deadline - item.waited).get();
-    let meets = |d: usize, tables: &ProblemTables| {
-        let (load, service_s) = (&tables.destinations[d], tables.service_s[row + d]);
+    let left = deadline - item.waited;
+    let meets = |(d, destination, state): (DestinationOrd, &Destination, &DestinationState)| {
+        let work = Usage::new(item, (d, destination, state)).work();
+        let in_queue = Timeline::new(completion, destination, state).predict(work).finish;
         // The request's own transfer, not the batch's mean: the deadline is its own.
-        let own_network_s = context.destinations[d].network.rtt.get() + tables.transfer_s[row + d];
-        let in_queue_s = destination_finish_s(load, service_s, service_s) - load.network_s;
-        tables.legal[row + d] && own_network_s + in_queue_s <= left_s
+        let network_s = destination.network.rtt.get() + tables.transfer_s[row + d.idx()];
+        tables.legal[row + d.idx()] && network_s + in_queue.0 * state.lateness <= left.0
     };
-    let met: Vec<bool> = (0..tables.destinations.len()).map(|d| meets(d, tables)).collect();
+    let met: Vec<bool> = context.iter().map(meets).collect();
     if met.contains(&true) {
         tables.legal[row..row + met.len()].copy_from_slice(&met);
     }
@@ -327,18 +351,30 @@ mod tests {
     }
 
     #[test]
-    fn other_models_and_bad_figures_are_refused() {
+    fn the_sum_has_work_timelines_and_prices() {
+        let models = CostModels { completion: CompletionModel::Slots, time: TimeTerm::Sum, ..MODELS };
+        let mut context = fleet();
+        context.states[0].price_per_s = 0.25;
+        (context.states[1].pace, context.states[1].warm_up) = (0.5, Seconds(6.0));
+        let problem = build(&request(), &context, &models);
+        let sum = problem.sum().unwrap();
+        assert_eq!(sum.work(0, D0), Work { prefill: Seconds(0.5), decode: Seconds(2.0) });
+        // Loading takes 6 s whatever the pace.
+        assert_eq!(sum.work(0, D1), Work { prefill: Seconds(3.5), decode: Seconds(1.0) });
+        assert_eq!(sum.timelines[1].predict(sum.work(0, D1)).first_content, Seconds(7.0));
+        assert_eq!((&*sum.price_per_s, sum.others_time_weight), (&[0.25, 0.0][..], Weights::EQUAL.time));
+        // 0.5 + 2 / 4.
+        assert!((sum.saturated_work_s(0, D0) - 1.0).abs() < 1e-12);
+        assert!(build(&request(), &context, &MODELS).sum().is_none(), "a makespan needs none");
+    }
+
+    #[test]
+    fn bad_figures_are_refused() {
         let (request, context) = (request(), fleet());
         let prediction = prediction(&[0.7, 0.9], &[200.0, 100.0]);
         let legal = legal_set(&request, None, &context, &[]).unwrap();
         let waited = Seconds::ZERO;
         let item = BatchItem { request: &request, prediction: &prediction, legal: &legal, waited };
-        let slots = CostModels { completion: CompletionModel::Slots, ..MODELS };
-        let refused = Problem::build(&[item], &context, &slots).unwrap_err();
-        assert_eq!(refused, ProblemError::UnsupportedCompletion(CompletionModel::Slots));
-        let sum = CostModels { time: TimeTerm::Sum, ..MODELS };
-        let refused = Problem::build(&[item], &context, &sum).unwrap_err();
-        assert_eq!(refused, ProblemError::UnsupportedTimeTerm(TimeTerm::Sum));
         assert_eq!(Problem::build(&[], &context, &MODELS).unwrap_err(), ProblemError::Empty("requests"));
         let mut stalled = destination("a", "m");
         stalled.throughput.decode = crate::units::TokensPerSec(0.0);

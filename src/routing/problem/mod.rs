@@ -5,13 +5,14 @@
 //! a place for every request.
 
 mod build;
+mod sum;
 
 pub use build::{BatchItem, CostModels};
+pub use sum::SumTables;
 
 use thiserror::Error;
 
 use crate::domain::{DestinationId, DestinationOrd, NodeClass, Weights};
-use crate::routing::params::{CompletionModel, TimeTerm};
 use crate::routing::places::{Caps, Places, Shortage};
 use crate::units::{Joules, Quality, Seconds, Usd};
 
@@ -80,6 +81,8 @@ pub struct ProblemTables {
     pub first_request_number: u64,
     /// Clusters for `uniroute`.
     pub clusters: Option<Clusters>,
+    /// For time term `sum`; without it time is the makespan.
+    pub sum: Option<SumTables>,
 }
 
 /// A validated assignment problem.
@@ -164,6 +167,9 @@ pub enum ProblemError {
     /// Weights are negative, not finite, or sum to zero.
     #[error("the weights of request {0} must be finite, not negative, and at least one of them positive")]
     Weights(usize),
+    /// ω_T of those outside the batch is negative or not finite.
+    #[error("sum.others_time_weight is {0}; it must be finite and not negative")]
+    OthersTimeWeight(f64),
     /// A request names a cluster without errors, or the error table is ragged.
     #[error("request {request} is of cluster {cluster}, but there are {clusters} clusters")]
     Cluster {
@@ -174,12 +180,6 @@ pub enum ProblemError {
         /// Clusters with an error row.
         clusters: usize,
     },
-    /// The completion model has no tables yet.
-    #[error("completion model {0} cannot be planned jointly; use fifo")]
-    UnsupportedCompletion(CompletionModel),
-    /// The time term has no tables yet.
-    #[error("time term {0} cannot be planned jointly; use makespan")]
-    UnsupportedTimeTerm(TimeTerm),
 }
 
 impl Problem {
@@ -259,6 +259,12 @@ impl Problem {
         Seconds(self.tables.transfer_s[self.cell(r, d)])
     }
 
+    /// The tables of time term `sum`; `None` where time is the makespan.
+    #[must_use]
+    pub fn sum(&self) -> Option<&SumTables> {
+        self.tables.sum.as_ref()
+    }
+
     /// ω of request `r`.
     #[must_use]
     pub fn weights(&self, r: usize) -> Weights {
@@ -324,7 +330,9 @@ fn check_sizes(tables: &ProblemTables) -> Result<(), ProblemError> {
         ("legal", tables.legal.len(), want),
         ("length_tokens", tables.length_tokens.len(), n),
     ];
-    match sizes.into_iter().find(|(_, got, want)| got != want) {
+    let of_sum = tables.sum.iter().flat_map(|sum| sum.sizes(n, m));
+    let mut sizes = sizes.into_iter().chain(of_sum);
+    match sizes.find(|(_, got, want)| got != want) {
         Some((table, got, want)) => Err(ProblemError::Size { table, got, want }),
         None => Ok(()),
     }
@@ -369,7 +377,7 @@ fn check_cells(tables: &ProblemTables) -> Result<(), ProblemError> {
             return Err(ProblemError::Cell { table, request: i / m, destination, value: cells[i] });
         }
     }
-    Ok(())
+    tables.sum.as_ref().map_or(Ok(()), |sum| sum.check(&tables.destinations))
 }
 
 fn check_rows(tables: &ProblemTables) -> Result<(), ProblemError> {

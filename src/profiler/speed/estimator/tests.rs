@@ -11,6 +11,7 @@ fn reference() -> Throughput {
         decode: TokensPerSec(100.0),
         batch_speedup: 2.0,
         max_concurrency: 4,
+        cached_prompt: Tokens::ZERO,
     }
 }
 
@@ -20,6 +21,7 @@ fn alone(prefill_tps: f64, decode_tps: f64) -> Sample {
         completion: Some((Tokens(100.0), Seconds(100.0 / decode_tps))),
         company: 1.0,
         counted_prompt: None,
+        cached_prompt: None,
         counted_completion: None,
     }
 }
@@ -102,6 +104,46 @@ fn plans_count_in_expected_tokens() {
     let applied = reading.applied_to(&reference());
     assert!((applied.prefill.0 / (1_000.0 / 1.5) - 1.0).abs() < 0.02, "{applied:?}");
     assert!((applied.decode.0 / 200.0 - 1.0).abs() < 0.02, "{applied:?}");
+}
+
+#[test]
+fn what_every_prompt_finds_in_the_cache_is_not_read() {
+    let mut estimator = SpeedEstimator::new(reference(), GIVEN);
+    let observe = |estimator: &mut SpeedEstimator, second: u32, cached: f64| {
+        let counted_prompt = Some((Tokens(200.0), Tokens(100.0)));
+        let cached_prompt = Some(Tokens(cached));
+        let sample = Sample { counted_prompt, cached_prompt, ..alone(1_000.0, 100.0) };
+        estimator.observe(Seconds(f64::from(second)), &sample);
+    };
+    observe(&mut estimator, 0, 24.0);
+    observe(&mut estimator, 1, 24.0);
+    assert!(estimator.reading(Seconds(2.0)).cached_prompt.value.abs() < 1e-12, "two say nothing");
+    // A conversation finds more; the template is what all find.
+    for second in 2..40 {
+        observe(&mut estimator, second, if second % 3 == 0 { 24.0 } else { 180.0 });
+    }
+    let reading = estimator.reading(Seconds(40.0));
+    assert!((reading.cached_prompt.value - 24.0).abs() < 1e-12, "{reading:?}");
+    let applied = reading.applied_to(&reference());
+    // Twice as many tokens are counted as expected: 12 expected ones are found.
+    assert!((applied.cached_prompt.0 - 12.0).abs() < 0.5, "{applied:?}");
+    let work = applied.work(Tokens(100.0), Tokens(10.0));
+    assert!((work.prefill.0 - (200.0 - 24.0) / 1_000.0).abs() < 0.01, "{work:?}");
+}
+
+#[test]
+fn lateness_is_learnt_from_what_was_told_and_bounded() {
+    let mut estimator = SpeedEstimator::new(reference(), GIVEN);
+    // Answers take 1.5 times what the figures say; what is told comes to that.
+    for _ in 0..200 {
+        let told = Seconds(2.0 * estimator.reading(Seconds::ZERO).lateness);
+        estimator.finished(Seconds(3.0), told);
+    }
+    assert!((estimator.reading(Seconds::ZERO).lateness - 1.5).abs() < 0.01);
+    (0..400).for_each(|_| estimator.finished(Seconds(100.0), Seconds(1.0)));
+    assert!((estimator.reading(Seconds::ZERO).lateness - 2.0).abs() < 1e-9);
+    estimator.finished(Seconds(1.0), Seconds::ZERO);
+    assert!((estimator.reading(Seconds::ZERO).lateness - 2.0).abs() < 1e-9, "nothing was predicted");
 }
 
 #[test]

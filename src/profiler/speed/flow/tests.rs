@@ -12,6 +12,7 @@ fn flow() -> Flow {
         decode: TokensPerSec(100.0),
         batch_speedup: 4.0,
         max_concurrency: 4,
+        cached_prompt: Tokens::ZERO,
     };
     Flow::new(SpeedEstimator::new(reference, Given::default()), 4, Seconds::ZERO)
 }
@@ -19,6 +20,7 @@ fn flow() -> Flow {
 fn expected(is_stream: bool, wait_s: f64) -> Expected {
     Expected {
         wait: Seconds(wait_s),
+        finish: Seconds::ZERO,
         prompt: Tokens(100.0),
         completion: Tokens(100.0),
         network: Seconds(0.1),

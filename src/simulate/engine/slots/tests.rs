@@ -4,11 +4,17 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::Work;
-use crate::units::TokensPerSec;
+use crate::units::{Tokens, TokensPerSec};
 
 fn throughput(slots: u32, batch_speedup: f64) -> Throughput {
     let tps = TokensPerSec(1.0);
-    Throughput { prefill: tps, decode: tps, batch_speedup, max_concurrency: slots }
+    Throughput {
+        prefill: tps,
+        decode: tps,
+        batch_speedup,
+        max_concurrency: slots,
+        cached_prompt: Tokens::ZERO,
+    }
 }
 
 fn job(ticket: u64, prefill_s: f64, decode_s: f64) -> Job {
