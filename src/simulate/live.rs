@@ -208,7 +208,7 @@ impl<'a> Driver<'a> {
             workload,
             visits,
             truth,
-            planner: Planner::new(planner, Arc::clone(destinations), Seconds::ZERO),
+            planner: Planner::new(planner, method.fleet(destinations), Seconds::ZERO),
             costs,
             engines: destinations.iter().map(|d| params.engine.build(d.throughput)).collect(),
             events: BinaryHeap::with_capacity(visits.len()),
