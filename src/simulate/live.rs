@@ -179,6 +179,8 @@ struct Driver<'a> {
     n_events: u64,
     /// When the planner will be looked at already.
     wake_at: Option<Seconds>,
+    /// When each engine will be.
+    look_at: Vec<Option<Seconds>>,
     underway: Vec<Underway>,
     records: Vec<Option<Record>>,
     decisions: Vec<Seconds>,
@@ -206,12 +208,13 @@ impl<'a> Driver<'a> {
             workload,
             visits,
             truth,
-            planner: Planner::new(planner, Arc::clone(destinations), Seconds::ZERO),
+            planner: Planner::new(planner, method.fleet(destinations), Seconds::ZERO),
             costs,
             engines: destinations.iter().map(|d| params.engine.build(d.throughput)).collect(),
             events: BinaryHeap::with_capacity(visits.len()),
             n_events: 0,
             wake_at: None,
+            look_at: vec![None; destinations.len()],
             underway: vec![Underway::default(); visits.len()],
             records: vec![None; visits.len()],
             decisions: Vec::new(),
@@ -235,7 +238,10 @@ impl<'a> Driver<'a> {
                 self.engines[d.idx()].accept(now, job);
                 self.look_after_engine(d);
             }
+            // There is an earlier look by now, or there was one that has seen all.
+            What::Engine(d) if self.look_at[d.idx()] != Some(now) => {}
             What::Engine(d) => {
+                self.look_at[d.idx()] = None;
                 let mut events = Vec::new();
                 self.engines[d.idx()].advance(now, &mut events);
                 for event in events {
@@ -250,7 +256,7 @@ impl<'a> Driver<'a> {
                 self.ended = self.ended.max(now);
                 (hooks.on_done)();
             }
-            What::Wake => self.wake_at = None,
+            What::Wake => self.wake_at = self.wake_at.filter(|planned| *planned != now),
         }
     }
 
@@ -268,9 +274,11 @@ impl<'a> Driver<'a> {
         self.planner.arrive(now, arrival);
     }
 
-    /// An engine's next event may move earlier with a new job; stale looks find nothing.
+    /// An engine's next event may move with a new job; a look that comes too early finds nothing and is renewed.
     fn look_after_engine(&mut self, d: DestinationOrd) {
-        if let Some(at) = self.engines[d.idx()].next_event() {
+        let Some(at) = self.engines[d.idx()].next_event() else { return };
+        if self.look_at[d.idx()].is_none_or(|planned| at.get() < planned.get()) {
+            self.look_at[d.idx()] = Some(at);
             self.schedule(at, What::Engine(d));
         }
     }

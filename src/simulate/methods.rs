@@ -1,8 +1,10 @@
 //! What is compared: the router's policies, and two straw men of the paper's figures.
 
+use std::sync::Arc;
+
 use rand_chacha::ChaCha8Rng;
 
-use crate::domain::{DestinationOrd, Weights};
+use crate::domain::{Destination, DestinationOrd, Weights};
 use crate::planning::{WindowClose, WindowParams};
 use crate::routing::{
     CostModels, Objective, PolicyError, PolicyKind, PolicyParams, Problem, ProblemTables, RoutingPolicy,
@@ -29,12 +31,13 @@ pub const DEFAULT_METHODS: [&str; 8] = [
 ];
 
 /// What is compared at equal score where nothing else is asked for.
-pub const MATCHED_METHODS: [&str; 8] = [
+pub const MATCHED_METHODS: [&str; 9] = [
     "memetic",
     "memetic_fixed",
     "memetic_paper",
     "greedy",
     "greedy_plain",
+    "greedy_plain_early",
     "uniroute",
     "round_robin",
     "least_loaded",
@@ -42,6 +45,9 @@ pub const MATCHED_METHODS: [&str; 8] = [
 
 /// Ends the name of a joint policy in fixed windows, whatever windows the scenario has.
 const FIXED_SUFFIX: &str = "_fixed";
+/// Ends the name of a per-request policy that binds every request on arrival: engines queue whatever is sent to them,
+/// as they do behind routers that hold nothing back.
+const EARLY_SUFFIX: &str = "_early";
 
 const QUALITY_ALONE: Weights = Weights { quality: 1.0, cost: 0.0, energy: 0.0, time: 0.0 };
 
@@ -63,6 +69,8 @@ pub struct Method {
     params: PolicyParams,
     /// How its windows close; `None` = as the scenario says.
     close: Option<WindowClose>,
+    /// Whether it sends each request at once, however many its destination has.
+    is_early: bool,
 }
 
 /// A name that is no method, or a parameter that is none.
@@ -102,31 +110,42 @@ const PARAMETERS: [&str; 7] =
     ["population", "generations", "crossover", "mutation", "local_search", "tournament", "repair"];
 
 impl Method {
-    /// The method called `name`: a policy's name, a joint policy's followed by `_fixed`, [`QUALITY_ONLY`] or
-    /// [`PER_REQUEST`].
+    /// The method called `name`: a policy's name, a joint policy's followed by `_fixed` (fixed windows), a per-request
+    /// policy's followed by `_early` (bound on arrival), [`QUALITY_ONLY`] or [`PER_REQUEST`].
     ///
     /// # Errors
     /// [`MethodNameError::Method`] with the names there are.
     pub fn named(name: &str, params: PolicyParams) -> Result<Self, MethodNameError> {
         let unknown = || MethodNameError::Method { name: name.to_owned(), known: Self::names().join(", ") };
-        let (kind, close) = match (name, name.strip_suffix(FIXED_SUFFIX)) {
-            (QUALITY_ONLY, _) => (Kind::QualityOnly, None),
-            (PER_REQUEST, _) => (Kind::PerRequest, None),
-            (_, Some(policy)) => {
-                let joint = PolicyKind::from_name(policy).filter(|kind| JOINT.contains(kind));
-                (Kind::Policy(joint.ok_or_else(unknown)?), Some(WindowClose::Fixed))
-            }
-            _ => (Kind::Policy(PolicyKind::from_name(name).ok_or_else(unknown)?), None),
+        let policy = |name: &str, is_joint: bool| {
+            let kind = PolicyKind::from_name(name).filter(|kind| JOINT.contains(kind) == is_joint);
+            kind.map(Kind::Policy).ok_or_else(unknown)
         };
-        Ok(Self { name: name.to_owned(), kind, params, close })
+        let mut method =
+            Self { name: name.to_owned(), kind: Kind::QualityOnly, params, close: None, is_early: false };
+        if let Some(joint) = name.strip_suffix(FIXED_SUFFIX) {
+            (method.kind, method.close) = (policy(joint, true)?, Some(WindowClose::Fixed));
+        } else if let Some(per_request) = name.strip_suffix(EARLY_SUFFIX) {
+            (method.kind, method.is_early) = (policy(per_request, false)?, true);
+        } else {
+            method.kind = match name {
+                QUALITY_ONLY => Kind::QualityOnly,
+                PER_REQUEST => Kind::PerRequest,
+                _ => policy(name, true).or_else(|_| policy(name, false))?,
+            };
+        }
+        Ok(method)
     }
 
     /// Every name [`Method::named`] knows.
     #[must_use]
     pub fn names() -> Vec<String> {
         let policies = PolicyKind::ALL.iter().map(|kind| kind.as_str().to_owned());
-        let fixed = JOINT.iter().map(|kind| format!("{kind}{FIXED_SUFFIX}"));
-        policies.chain(fixed).chain([QUALITY_ONLY, PER_REQUEST].map(str::to_owned)).collect()
+        let variants = PolicyKind::ALL.iter().map(|kind| {
+            let suffix = if JOINT.contains(kind) { FIXED_SUFFIX } else { EARLY_SUFFIX };
+            format!("{kind}{suffix}")
+        });
+        policies.chain(variants).chain([QUALITY_ONLY, PER_REQUEST].map(str::to_owned)).collect()
     }
 
     /// `memetic_paper` with one parameter of Table IV set to `value`, called `memetic_paper(name=value)`.
@@ -150,7 +169,7 @@ impl Method {
         }
         let kind = Kind::Policy(PolicyKind::MemeticPaper);
         let name = format!("{}({known}={value})", PolicyKind::MemeticPaper);
-        Ok(Self { name, kind, params, close: None })
+        Ok(Self { name, kind, params, close: None, is_early: false })
     }
 
     /// The name in results.
@@ -196,6 +215,15 @@ impl Method {
             close: self.close.unwrap_or(window.close),
             ..window
         }
+    }
+
+    /// The fleet as it uses it.
+    #[must_use]
+    pub fn fleet(&self, fleet: &Arc<[Destination]>) -> Arc<[Destination]> {
+        if !self.is_early {
+            return Arc::clone(fleet);
+        }
+        fleet.iter().map(|d| Destination { max_inflight: u32::MAX, ..d.clone() }).collect()
     }
 
     /// Whether it decides by prompt clusters.

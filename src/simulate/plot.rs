@@ -43,6 +43,7 @@ fn colour(method: &str) -> &'static str {
         "memetic_paper_fixed" => "#9BD3F2",
         "greedy" => "#D55E00",
         "greedy_plain" => "#8C3B00",
+        "greedy_plain_early" => "#C79A7A",
         "uniroute" => "#009E73",
         "round_robin" => "#999999",
         "least_loaded" => "#CC79A7",

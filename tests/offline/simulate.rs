@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use crate::embedder_files::embedder_or_skip;
 use cema_router::config::Scenario;
-use cema_router::domain::DestinationOrd;
 use cema_router::domain::{
-    Capabilities, Constraints, ModelTarget, Prediction, QualitySource, RoutingRequest, Weights,
+    Capabilities, Constraints, DestinationOrd, ModelTarget, Prediction, QualitySource, RoutingRequest,
+    Weights,
 };
 use cema_router::planning::{WindowClose, WindowOrder, WindowParams};
 use cema_router::routing::{CompletionModel, CostModels, EnergyModel, ObjectiveMode, PolicyParams, TimeTerm};
@@ -202,6 +202,21 @@ fn one_request_alone_takes_its_service_and_the_round_trip() {
         let (run, _) = run_live(&tiny(1), name, &visits, &live_params(WindowClose::Adaptive));
         assert_close(run.records[0].unwrap().held.get(), held_s);
     }
+}
+
+#[test]
+fn a_policy_that_binds_early_holds_nothing() {
+    let scenario = Scenario::parse(&TINY.replace("{single: 1}", "{single: 1}, max_concurrency: 1")).unwrap();
+    let rows = tiny(1).requests().to_vec();
+    let workload = Workload::new(scenario.destinations.into(), rows, vec![0.1, 0.7]).unwrap();
+    let visits = [Visit { at: Seconds(0.0), row: 0 }; 3];
+    let held_s = |name: &str| {
+        let (run, _) = run_live(&workload, name, &visits, &with_slots(WindowClose::Adaptive));
+        run.records.iter().map(|record| record.unwrap().held.get()).fold(0.0, f64::max)
+    };
+    // One slot and a queue of one: the third waits in the router until the first is back after 1.1 s.
+    assert_close(held_s("cloud_only"), 1.1);
+    assert_close(held_s("cloud_only_early"), 0.0);
 }
 
 #[test]
@@ -547,6 +562,7 @@ fn faults_are_named_with_what_there_is() {
     refused(&["--load", "0.5", "--match-quality", "--reference", "best"], &["unknown policy `best`"]);
     refused(&["--load", "0.5", "--match-quality", "--weights", "time=1"], &["the weight of quality"]);
     refused(&["--policies", "greedy_fixed"], &["unknown policy `greedy_fixed`", "memetic_fixed"]);
+    refused(&["--policies", "memetic_early"], &["unknown policy `memetic_early`", "greedy_plain_early"]);
     refused(&["--policies", "clever"], &["unknown policy `clever`", "memetic_paper", "quality_only"]);
     refused(&["--policies", "greedy,greedy"], &["given twice"]);
     refused(&["--sweep", "speed=1"], &["unknown parameter `speed`", "population"]);

@@ -60,8 +60,9 @@ pub struct SimulateArgs {
     pub(super) quality: Knowledge,
 
     /// Policies to compare, besides those of the configuration `quality_only` (memetic, all weight on
-    /// quality), `per_request` (each request as if it were alone), and `memetic_fixed` and
-    /// `memetic_paper_fixed` (in fixed windows) [default: those of the configuration but greedy_plain]
+    /// quality), `per_request` (each request as if it were alone), `memetic_fixed` and
+    /// `memetic_paper_fixed` (in fixed windows), and per-request policies as `greedy_plain_early` (bound on
+    /// arrival, engines queue without limit) [default: those of the configuration but greedy_plain]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(super) policies: Vec<String>,
 

@@ -27,7 +27,11 @@ const DRAW_FLOOR: f64 = 0.55;
 pub struct SlotEngine {
     throughput: Throughput,
     pace_during_prefill: f64,
-    now_s: f64,
+    /// Until when it was looked at.
+    seen_s: f64,
+    /// Since when rates are what they are. All that follows is as of then: looking in between changes nothing, not even
+    /// by rounding, so that what was found to come next does.
+    since_s: f64,
     queue: VecDeque<Job>,
     /// In slots, prompts not read yet; the first one is being read.
     reading: VecDeque<Job>,
@@ -56,7 +60,8 @@ impl SlotEngine {
         Self {
             throughput,
             pace_during_prefill,
-            now_s: 0.0,
+            seen_s: 0.0,
+            since_s: 0.0,
             queue: VecDeque::new(),
             reading: VecDeque::new(),
             read_at_s: 0.0,
@@ -98,7 +103,7 @@ impl SlotEngine {
         let first = self.decoding.first().filter(|_| pace > 0.0);
         let decoded = first.map(|(due, _)| {
             let left_s = (f64::from_bits(*due) - self.progress_s).max(0.0);
-            (self.now_s + left_s / pace, Change::Decoded)
+            (self.since_s + left_s / pace, Change::Decoded)
         });
         match (read, decoded) {
             (Some(read), Some(decoded)) => Some(if read.0 < decoded.0 { read } else { decoded }),
@@ -115,18 +120,18 @@ impl SlotEngine {
                 Change::Decoded => self.first_is_decoded(),
             }
         }
-        self.pass(until_s);
+        self.seen_s = self.seen_s.max(until_s);
     }
 
     /// Lets time pass in which nothing changes.
     fn pass(&mut self, until_s: f64) {
-        let span_s = (until_s - self.now_s).max(0.0);
-        self.now_s += span_s;
+        let span_s = (until_s - self.since_s).max(0.0);
         self.full_draw_s += self.draw() * span_s;
         if self.n_running() > 0 {
             self.busy_s += span_s;
         }
         self.progress_s += self.pace() * span_s;
+        self.since_s = self.since_s.max(until_s);
     }
 
     fn first_is_read(&mut self) {
@@ -161,12 +166,12 @@ impl SlotEngine {
 
     fn read_next(&mut self) {
         if let Some(job) = self.reading.front() {
-            self.read_at_s = self.now_s + job.work.prefill.get();
+            self.read_at_s = self.since_s + job.work.prefill.get();
         }
     }
 
     fn tell(&mut self, ticket: Ticket, milestone: Milestone) {
-        self.happened.push(EngineEvent { at: Seconds(self.now_s), ticket, milestone });
+        self.happened.push(EngineEvent { at: Seconds(self.since_s), ticket, milestone });
     }
 }
 
@@ -174,7 +179,10 @@ impl Engine for SlotEngine {
     fn accept(&mut self, now: Seconds, job: Job) {
         self.run(now.get());
         self.queue.push_back(job);
-        self.admit();
+        if self.n_running() < self.slots() {
+            self.pass(now.get());
+            self.admit();
+        }
     }
 
     fn next_event(&self) -> Option<Seconds> {
@@ -190,11 +198,12 @@ impl Engine for SlotEngine {
     }
 
     fn busy(&self) -> Seconds {
-        Seconds(self.busy_s)
+        let unchanged_s = if self.n_running() > 0 { self.seen_s - self.since_s } else { 0.0 };
+        Seconds(self.busy_s + unchanged_s)
     }
 
     fn full_draw(&self) -> Seconds {
-        Seconds(self.full_draw_s)
+        Seconds(self.full_draw_s + self.draw() * (self.seen_s - self.since_s))
     }
 }
 

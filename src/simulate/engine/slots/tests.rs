@@ -217,25 +217,33 @@ proptest! {
         prop_assert!(engine.full_draw().0 >= DRAW_FLOOR * engine.busy().0 - 1e-9);
     }
 
+    /// To the bit: were a look in between to move what comes next by a rounding error, two drivers' looks at a busy
+    /// engine could chase it for ever.
     #[test]
-    fn how_often_it_is_looked_at_does_not_matter(arrivals in arrivals(), slots in 1..4_u32, every_s in 0.05..0.7_f64) {
+    fn looking_in_between_changes_nothing(arrivals in arrivals(), slots in 1..4_u32, shares in proptest::array::uniform3(0.0..1.0_f64)) {
         let throughput = throughput(slots, 1.0_f64.max(0.7 * f64::from(slots)));
         let (mut seldom, mut often) = (SlotEngine::new(throughput, 0.5), SlotEngine::new(throughput, 0.5));
         let expected = drive(&mut seldom, &arrivals);
         let mut events = Vec::new();
-        let mut looked_s = 0.0;
-        for (at, job) in &arrivals {
-            while looked_s < *at {
-                often.advance(Seconds(looked_s), &mut events);
-                looked_s += every_s;
+        let mut now_s = 0.0;
+        let look_until = |often: &mut SlotEngine, events: &mut Vec<EngineEvent>, now_s: &mut f64, until_s: f64| {
+            while let Some(next) = often.next_event().filter(|next| next.0 <= until_s) {
+                for share in shares {
+                    often.advance(Seconds(*now_s + share * (next.0 - *now_s)).min(Seconds(next.0.next_down())), events);
+                    prop_assert_eq!(often.next_event(), Some(next));
+                }
+                often.advance(next, events);
+                *now_s = next.0;
             }
+            Ok(())
+        };
+        for (at, job) in &arrivals {
+            look_until(&mut often, &mut events, &mut now_s, *at)?;
             often.accept(Seconds(*at), *job);
+            now_s = *at;
         }
-        events.append(&mut run_dry(&mut often));
-        prop_assert_eq!(events.len(), expected.len());
-        for (got, want) in events.iter().zip(&expected) {
-            prop_assert!((got.at.0 - want.at.0).abs() < 1e-9, "{got:?} is not {want:?}");
-        }
-        prop_assert!((often.full_draw().0 - seldom.full_draw().0).abs() < 1e-9);
+        look_until(&mut often, &mut events, &mut now_s, f64::INFINITY)?;
+        prop_assert_eq!(&events, &expected);
+        prop_assert_eq!((often.busy(), often.full_draw()), (seldom.busy(), seldom.full_draw()));
     }
 }
