@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cema_router::domain::{
-    Availability, Capabilities, Constraints, Destination, DestinationId, EndpointOrd, FleetView, ModelTarget,
-    Network, NodeClass, Power, Prediction, Price, QualitySource, RoutingRequest, Throughput, TransferEnergy,
-    Weights,
+    Availability, CachedPrefix, Capabilities, Constraints, Destination, DestinationId, EndpointOrd,
+    FleetView, ModelTarget, Network, NodeClass, Power, Prediction, Price, QualitySource, RoutingRequest,
+    Throughput, TransferEnergy, Weights,
 };
 use cema_router::planning::{
     Arrival, PlanParams, Planner, PlannerParams, PriceParams, Step, Ticket, WindowClose, WindowOrder,
@@ -244,6 +244,7 @@ fn request(n: usize) -> RoutingRequest {
         needs: Capabilities::CHAT,
         prompt_tokens,
         longest_prompt: prompt_tokens,
+        cached: CachedPrefix::NOWHERE,
         max_completion_tokens: Some(Tokens(16.0 + (n * 53 % 300) as f64)),
         choices: 1,
         upload: Bytes(2000.0),

@@ -282,11 +282,13 @@ fn warn_of_absent(pool: &EndpointPool, states: &[Availability]) {
     }
 }
 
-/// Watches endpoints and the paths to nodes until `force`.
+/// Watches endpoints, what they lose when they go, and the paths to nodes until `force`.
 fn spawn_watches(profilers: Profilers, pool: &EndpointPool, tasks: &TaskTracker, force: &CancellationToken) {
     for (endpoint, _) in pool.iter() {
         tasks.spawn(stop_aware(force.clone(), profilers.clone().watch_endpoint(endpoint)));
     }
+    let health = profilers.health.subscribe();
+    tasks.spawn(stop_aware(force.clone(), profilers.prefixes.clone().follow(health)));
     tasks.spawn(stop_aware(force.clone(), profilers.watch_paths()));
 }
 

@@ -11,6 +11,7 @@ use crate::profiler::engine::EngineProfiler;
 use crate::profiler::network::{NetworkProfiler, NodePath};
 use crate::profiler::node::{FleetHealth, HealthParams};
 use crate::profiler::power::PowerProfiler;
+use crate::profiler::prefix::PrefixProfiler;
 use crate::profiler::speed::SpeedProfiler;
 use crate::profiler::view::{Sources, Viewer};
 use crate::request_manager::World;
@@ -22,6 +23,7 @@ pub(super) struct Profilers {
     pub(super) engines: EngineProfiler,
     pub(super) paths: NetworkProfiler,
     pub(super) speeds: SpeedProfiler,
+    pub(super) prefixes: PrefixProfiler,
     n_nodes: usize,
 }
 
@@ -39,7 +41,8 @@ impl Profilers {
         let n_nodes = paths.len();
         let paths = NetworkProfiler::new(Arc::clone(pool), paths, seed, registry)?;
         let speeds = SpeedProfiler::new(destinations, &config.fleet.given, registry)?;
-        Ok(Self { health, engines, paths, speeds, n_nodes })
+        let prefixes = PrefixProfiler::new(config.routing.prefix_cache, destinations, registry)?;
+        Ok(Self { health, engines, paths, speeds, prefixes, n_nodes })
     }
 
     /// The endpoints with what is known of them, for those who send requests there.
@@ -48,6 +51,7 @@ impl Profilers {
             pool: Arc::clone(pool),
             health: self.health.clone(),
             speeds: self.speeds.clone(),
+            prefixes: self.prefixes.clone(),
             power: power.clone(),
             loads: self.engines.loads().clone(),
             paths: self.paths.clone(),
@@ -59,6 +63,7 @@ impl Profilers {
         let nodes: Vec<_> = config.fleet.nodes.iter().map(|node| Arc::clone(&node.name)).collect();
         let sources = Sources {
             speeds: self.speeds.clone(),
+            prefixes: self.prefixes.clone(),
             engines: self.engines.subscribe(),
             loads: self.engines.loads().subscribe(),
             paths: self.paths.subscribe(),

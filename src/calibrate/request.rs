@@ -171,9 +171,10 @@ impl Reading {
         let (Some(first), Some(last)) = (self.first, self.last) else { return Err(AskError::Empty) };
         let counted =
             self.usage.or(self.timed).filter(|usage| usage.prompt_tokens > 0).ok_or(AskError::NoCounts)?;
+        let cached_tokens = counted.cached_tokens.unwrap_or_default();
         Ok(Sample {
-            prompt_tokens: counted.prompt_tokens.saturating_sub(counted.cached_tokens),
-            cached_tokens: counted.cached_tokens,
+            prompt_tokens: counted.prompt_tokens.saturating_sub(cached_tokens),
+            cached_tokens,
             completion_tokens: counted.completion_tokens,
             sent,
             first: since_epoch(first),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::reader::{Field, Section};
 use crate::domain::request::Weights;
 use crate::planning::params::{WindowClose, WindowOrder, WindowParams};
+use crate::profiler::prefix::PrefixParams;
 use crate::profiler::quality::EstimatorMode;
 use crate::routing::params::{CompletionModel, EnergyModel, ObjectiveMode, PolicyKind, TimeTerm};
 use crate::units::Seconds;
@@ -15,6 +16,11 @@ use crate::units::Seconds;
 const MAX_WINDOW_MS: f64 = 1_000.0;
 /// Longest `max_hold_ms`: ten minutes.
 const MAX_HOLD_MS: f64 = 600_000.0;
+
+/// Most beginnings of prompts remembered per destination: about 80 MB.
+const MAX_PREFIX_ENTRIES: u32 = 1_000_000;
+/// Longest that they count: a day.
+const MAX_PREFIX_AGE_S: f64 = 86_400.0;
 
 /// Most `max_overtakes`.
 const MAX_OVERTAKES: u32 = 1_000_000;
@@ -54,6 +60,9 @@ pub struct RoutingConfig {
     pub budget: Duration,
     /// `seed` of the solver, any 64-bit number; default 1.
     pub seed: u64,
+    /// `prefix_cache`: `entries` remembered per destination, 0 to 1000000 (default 8192), for `max_age_s`, 1 to 86400
+    /// (600).
+    pub prefix_cache: PrefixParams,
 }
 
 impl RoutingConfig {
@@ -67,7 +76,16 @@ impl RoutingConfig {
             energy_model: s.choice("energy_model", EnergyModel::ALL, EnergyModel::Marginal),
             budget: s.ms("budget_ms", 0.05..=1_000.0, 4.0),
             seed: s.whole("seed", 0..=u64::MAX, 1),
+            prefix_cache: s.section("prefix_cache", read_prefix_cache),
         }
+    }
+}
+
+fn read_prefix_cache(s: &mut Section<'_>) -> PrefixParams {
+    let PrefixParams { entries, max_age } = PrefixParams::DEFAULT;
+    PrefixParams {
+        entries: s.count("entries", 0..=MAX_PREFIX_ENTRIES, entries),
+        max_age: Seconds(s.float("max_age_s", 1.0..=MAX_PREFIX_AGE_S, max_age.0)),
     }
 }
 

@@ -167,7 +167,14 @@ impl Throughput {
     /// The work of a request of this size, in time alone on the endpoint.
     #[must_use]
     pub fn work(&self, prompt: Tokens, completion: Tokens) -> Work {
-        let read = (prompt - self.cached_prompt).max(Tokens::ZERO);
+        self.work_beyond(Tokens::ZERO, prompt, completion)
+    }
+
+    /// The same where the engine has `prefix` of the prompt in its cache. That begins with what it has of any prompt,
+    /// so the larger of both counts.
+    #[must_use]
+    pub fn work_beyond(&self, prefix: Tokens, prompt: Tokens, completion: Tokens) -> Work {
+        let read = (prompt - self.cached_prompt.max(prefix)).max(Tokens::ZERO);
         Work { prefill: read.duration_at(self.prefill), decode: completion.duration_at(self.decode) }
     }
 

@@ -4,6 +4,7 @@ use crate::domain::destination::{
     Capabilities, Destination, DestinationId, EndpointOrd, Network, NodeClass, Power, Price, Throughput,
     TransferEnergy,
 };
+use crate::domain::prefix::CachedPrefix;
 use crate::domain::request::{Constraints, ModelTarget, Prediction, QualitySource, RoutingRequest};
 use crate::units::{Bytes, BytesPerSec, Joules, Quality, Seconds, Tokens, TokensPerSec, Watts};
 
@@ -49,6 +50,7 @@ pub(crate) fn request(id: &str) -> RoutingRequest {
         needs: Capabilities::CHAT,
         prompt_tokens: Tokens(10.0),
         longest_prompt: Tokens(10.0),
+        cached: CachedPrefix::NOWHERE,
         max_completion_tokens: None,
         choices: 1,
         upload: Bytes(100.0),

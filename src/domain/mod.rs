@@ -13,6 +13,7 @@ pub mod estimate;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub(crate) mod named;
+pub mod prefix;
 pub mod request;
 
 pub use api_call::ApiCall;
@@ -24,4 +25,5 @@ pub use destination::{
     SlotSpeed, Throughput, TransferEnergy,
 };
 pub use estimate::RequestEstimate;
+pub use prefix::{CachedPrefix, Prefix, PrefixChain};
 pub use request::{Constraints, ModelTarget, Prediction, QualitySource, RoutingRequest, Weights};

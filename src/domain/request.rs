@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use super::backlog::Work;
 use super::completion::TimeTerm;
-use super::destination::{Capabilities, NodeClass};
+use super::destination::{Capabilities, DestinationOrd, NodeClass, Throughput};
 use super::named::named_enum;
+use super::prefix::CachedPrefix;
 use crate::units::{Bytes, Quality, Seconds, Tokens};
 
 /// Which models may serve a request.
@@ -72,6 +74,8 @@ pub struct RoutingRequest {
     pub prompt_tokens: Tokens,
     /// The longest prompt alone, which a context must hold: `prompt_tokens` where there is one prompt.
     pub longest_prompt: Tokens,
+    /// What destinations are expected to have of the prompt in their caches.
+    pub cached: CachedPrefix,
     /// The client's cap on the completion, per choice.
     pub max_completion_tokens: Option<Tokens>,
     /// Completions asked for (`n`, for each prompt); at least 1.
@@ -96,6 +100,13 @@ impl RoutingRequest {
         }
         let per_choice = self.max_completion_tokens.map_or(predicted, |cap| predicted.min(cap));
         Tokens(per_choice.0 * f64::from(self.choices))
+    }
+
+    /// What it would take `d`, of this speed, alone on the endpoint (s_rd), where `predicted` is the length of one
+    /// completion: the prompt but for what is cached there, and all completions.
+    #[must_use]
+    pub fn work(&self, (d, speed): (DestinationOrd, &Throughput), predicted: Tokens) -> Work {
+        speed.work_beyond(self.cached.at(d), self.prompt_tokens, self.completion(predicted))
     }
 }
 
@@ -128,7 +139,37 @@ pub struct Prediction {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::domain::fixture::{destination, request};
+    use crate::units::TokensPerSec;
+
+    proptest! {
+        /// Of 1000 tokens a second and 100 of completion.
+        #[test]
+        fn what_is_cached_is_no_work_and_the_rest_is(
+            prompt in 0.0..1e5_f64,
+            cached in 0.0..2e5_f64,
+            of_any_prompt in 0.0..1e3_f64,
+            tokens in 0.0..1e4_f64,
+        ) {
+            let mut speed = destination(0, 4, 8).throughput;
+            (speed.prefill, speed.cached_prompt) = (TokensPerSec(1e3), Tokens(of_any_prompt));
+            let d = DestinationOrd(0);
+            let plain = RoutingRequest { prompt_tokens: Tokens(prompt), ..request("r") };
+            let known = RoutingRequest { cached: CachedPrefix::new(vec![Tokens(cached)]), ..plain.clone() };
+            let (all, rest) = (plain.work((d, &speed), Tokens(tokens)), known.work((d, &speed), Tokens(tokens)));
+            prop_assert_eq!(all.decode, rest.decode);
+            prop_assert!(Seconds::ZERO <= rest.prefill && rest.prefill <= all.prefill);
+            // The larger of both, not their sum, and never what is new.
+            let expected_s = (prompt - cached.max(of_any_prompt)).max(0.0) / 1e3;
+            prop_assert!((rest.prefill.0 - expected_s).abs() < 1e-9);
+            // Elsewhere it is a request like any other.
+            let elsewhere = DestinationOrd(1);
+            prop_assert_eq!(plain.work((elsewhere, &speed), Tokens(tokens)), known.work((elsewhere, &speed), Tokens(tokens)));
+        }
+    }
 
     #[test]
     fn weights_are_scaled_to_one_or_refused() {

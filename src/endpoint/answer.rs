@@ -14,8 +14,8 @@ pub struct Usage {
     pub prompt_tokens: u64,
     /// Completion, all choices, reasoning included.
     pub completion_tokens: u64,
-    /// Part of the prompt that the endpoint's prefix cache held.
-    pub cached_tokens: u64,
+    /// Part of the prompt that the endpoint's prefix cache held, where it tells.
+    pub cached_tokens: Option<u64>,
 }
 
 impl Usage {
@@ -33,8 +33,7 @@ impl Usage {
                 }
             }
             "prompt_tokens_details" => {
-                let cached = json::member(value, "cached_tokens").and_then(count);
-                usage.cached_tokens = cached.unwrap_or_default();
+                usage.cached_tokens = json::member(value, "cached_tokens").and_then(count);
             }
             _ => {}
         })
@@ -45,9 +44,9 @@ impl Usage {
     /// Reads llama.cpp's `timings`: the prompt is what was read and what was cached of it.
     fn from_timings(raw: &str) -> Option<Self> {
         let number = |key| json::member(raw, key).and_then(count);
-        let cached_tokens = number("cache_n").unwrap_or_default();
+        let cached_tokens = number("cache_n");
         Some(Self {
-            prompt_tokens: number("prompt_n")? + cached_tokens,
+            prompt_tokens: number("prompt_n")? + cached_tokens.unwrap_or_default(),
             completion_tokens: number("predicted_n")?,
             cached_tokens,
         })
@@ -325,13 +324,13 @@ mod tests {
         let usage = classify_event(
             br#"{"choices":[],"model":"m","usage":{"completion_tokens":5,"prompt_tokens":33,"total_tokens":38,"prompt_tokens_details":{"cached_tokens":32}}}"#,
         );
-        let expected = Usage { prompt_tokens: 33, completion_tokens: 5, cached_tokens: 32 };
+        let expected = Usage { prompt_tokens: 33, completion_tokens: 5, cached_tokens: Some(32) };
         assert_eq!((usage.kind, usage.usage), (EventKind::Usage, Some(expected)));
 
         let running = classify_event(
             br#"{"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":3.0,"completion_tokens":1,"prompt_tokens_details":null}}"#,
         );
-        let expected = Usage { prompt_tokens: 3, completion_tokens: 1, cached_tokens: 0 };
+        let expected = Usage { prompt_tokens: 3, completion_tokens: 1, cached_tokens: None };
         assert_eq!((running.kind, running.usage), (EventKind::Content, Some(expected)));
 
         let failed = classify_event(br#"{"error":{"message":"overloaded","code":503},"choices":[]}"#);
@@ -354,12 +353,12 @@ mod tests {
 
     #[test]
     fn captured_answers_are_complete() {
-        for capture in [
-            include_str!("../../tests/fixtures/wire/vllm-nonstream.txt"),
-            include_str!("../../tests/fixtures/wire/llamacpp-nonstream.txt"),
+        for (capture, cached_tokens) in [
+            (include_str!("../../tests/fixtures/wire/vllm-nonstream.txt"), None),
+            (include_str!("../../tests/fixtures/wire/llamacpp-nonstream.txt"), Some(0)),
         ] {
             let (_, body) = capture.split_once("\n\n").unwrap();
-            let usage = Usage { prompt_tokens: 33, completion_tokens: 8, cached_tokens: 0 };
+            let usage = Usage { prompt_tokens: 33, completion_tokens: 8, cached_tokens };
             assert_eq!(inspect_complete(ApiCall::Chat, body.as_bytes()).unwrap().usage, Some(usage));
         }
     }
@@ -409,7 +408,7 @@ mod tests {
     #[test]
     fn each_call_has_its_own_parts() {
         let embeddings = br#"{"object":"list","data":[{"object":"embedding","index":0,"embedding":"AAA="}],"model":"e","usage":{"prompt_tokens":8,"total_tokens":8}}"#;
-        let usage = Usage { prompt_tokens: 8, completion_tokens: 0, cached_tokens: 0 };
+        let usage = Usage { prompt_tokens: 8, completion_tokens: 0, cached_tokens: None };
         assert_eq!(inspect_complete(ApiCall::Embeddings, embeddings).unwrap().usage, Some(usage));
         for call in [ApiCall::Chat, ApiCall::Completions] {
             let error = inspect_complete(call, embeddings).unwrap_err();

@@ -237,13 +237,13 @@ mod tests {
         let failure = "EngineCore encountered an issue. See stack trace (above) for the root cause.";
         let expected: [(&str, Readings); 8] = [
             (VLLM, (5, None, true, true, true, None)),
-            (VLLM_USAGE, (3, usage(33, 3, 0), true, true, true, None)),
+            (VLLM_USAGE, (3, usage(33, 3, None), true, true, true, None)),
             (VLLM_TOOLS, (4, None, true, true, true, None)),
             (VLLM_SIGTERM, (3, None, true, false, false, Some(failure.to_owned()))),
-            (LLAMACPP, (5, usage(33, 5, 32), true, true, true, None)),
+            (LLAMACPP, (5, usage(33, 5, Some(32)), true, true, true, None)),
             // Its `timings` count where there is no `usage`.
-            (LLAMACPP_TIMED, (5, usage(33, 5, 32), true, true, true, None)),
-            (LLAMACPP_CHOICES, (7, usage(33, 6, 32), true, true, true, None)),
+            (LLAMACPP_TIMED, (5, usage(33, 5, Some(32)), true, true, true, None)),
+            (LLAMACPP_CHOICES, (7, usage(33, 6, Some(32)), true, true, true, None)),
             (LLAMACPP_KILLED, (3, None, true, false, false, None)),
         ];
         for (capture, expected) in expected {

@@ -79,6 +79,8 @@ pub struct Planned {
     pub estimate: RequestEstimate,
     /// Predicted completion length, all choices.
     pub completion: Tokens,
+    /// Tokens of the prompt that the destination is expected to have cached of earlier requests.
+    pub cached: Tokens,
     /// Predicted work, at the destination's figures.
     pub work: Work,
     /// Predicted time from departure to the first content.

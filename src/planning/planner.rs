@@ -283,10 +283,10 @@ impl Planner {
             ModelTarget::Any => true,
             ModelTarget::Named(name) => d.model == *name,
         };
-        let of_model = self.destinations().iter().zip(&arrival.prediction.completion_tokens);
+        let of_model = self.situation.latest().iter().zip(&arrival.prediction.completion_tokens);
         let services = of_model
-            .filter(|(d, _)| is_model(d))
-            .map(|(d, tokens)| d.throughput.service_time(request.prompt_tokens, request.completion(*tokens)));
+            .filter(|((_, d, _), _)| is_model(d))
+            .map(|((ord, d, _), tokens)| request.work((ord, &d.throughput), *tokens).total());
         let least = services.reduce(Seconds::min).unwrap_or(Seconds::ZERO);
         OrderKey::new(deadline, least.0 + AGEING * arrived.0)
     }

@@ -29,8 +29,8 @@ impl<'c> Predicting<'c> {
         greedy_finish: Option<Seconds>,
     ) -> Planned {
         let (request, destination) = (&waiting.request, &self.context.destinations[d.idx()]);
-        let completion = request.completion(waiting.prediction.completion_tokens[d.idx()]);
-        let mut work = destination.throughput.work(request.prompt_tokens, completion);
+        let predicted = waiting.prediction.completion_tokens[d.idx()];
+        let mut work = request.work((d, &destination.throughput), predicted);
         let state = &self.context.states[d.idx()];
         work.prefill += Seconds(state.warm_up.0 * state.pace);
         let network = destination.network.rtt + transfer;
@@ -43,7 +43,8 @@ impl<'c> Predicting<'c> {
             request_id: Arc::clone(&request.id),
             destination: d,
             estimate,
-            completion,
+            completion: request.completion(predicted),
+            cached: request.cached.at(d),
             work,
             first_content: network + times.first_content,
             network,

@@ -5,6 +5,7 @@ pub mod exposition;
 pub mod network;
 pub mod node;
 pub mod power;
+pub mod prefix;
 pub mod quality;
 pub mod speed;
 pub mod view;

@@ -11,7 +11,7 @@ use tracing::{debug, error};
 use super::auth::{Grant, refusal_reason};
 use super::body::{self, BodyRules};
 use super::headers::{self, RoutingHeaders};
-use super::openai::{ApiError, ApiRequest, parse_request};
+use super::openai::{ApiError, ApiRequest, parse_request, session_hash};
 use super::respond::{ResponseBody, answer, describe_decision, error_response, not_served};
 use super::routes::ApiParts;
 use crate::domain::{ApiCall, RoutingRequest};
@@ -94,11 +94,15 @@ async fn admit(
     }
     let sent = headers::for_endpoint(&headers, id.clone());
     let debug = checked.asked.debug;
-    let admitted = admitted(api, &id, &checked, &request, body.len())?;
+    let mut admitted = admitted(api, &id, &checked, &request, body.len())?;
+    let session = headers::session(&headers).map(session_hash);
+    let prefixes = std::mem::take(&mut request.prefixes).in_session(session);
+    admitted.cached = api.params.manager.expected_cached(&prefixes);
     let model = std::mem::take(&mut request.model);
     let call = Call {
         request: Arc::new(admitted),
         text: std::mem::take(&mut request.text),
+        prefixes,
         kind,
         stream: request.stream,
         headers: sent,

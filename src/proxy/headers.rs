@@ -15,6 +15,7 @@ const MIN_QUALITY: &str = "x-cema-min-quality";
 const DEADLINE_MS: &str = "x-cema-deadline-ms";
 const WEIGHTS: &str = "x-cema-weights";
 const DEBUG: &str = "x-cema-debug";
+const SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 /// How the router's own headers begin.
 const PREFIX: &str = "x-cema-";
 
@@ -72,6 +73,13 @@ pub(super) fn read(headers: &HeaderMap, grant: Grant<'_>) -> Result<RoutingHeade
         deadline: deadline_ms.map(Seconds::from_ms),
     };
     Ok(RoutingHeaders { constraints, weights, debug: debug.unwrap_or(false) })
+}
+
+/// What the client calls the session that its request is part of; nothing if it says so several times.
+pub(super) fn session(headers: &HeaderMap) -> Option<&[u8]> {
+    let mut values = headers.get_all(SESSION_ID).iter();
+    let name = values.next().filter(|_| values.next().is_none())?.as_bytes().trim_ascii();
+    (!name.is_empty()).then_some(name)
 }
 
 fn parsed<T>(

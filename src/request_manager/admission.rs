@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::domain::{Capabilities, Constraints, Destination, ModelTarget, RoutingRequest, TimeTerm, Weights};
+use crate::domain::{
+    CachedPrefix, Capabilities, Constraints, Destination, ModelTarget, RoutingRequest, TimeTerm, Weights,
+};
 use crate::units::{Bytes, Tokens};
 
 /// A name clients may ask for that stands for a choice among destinations.
@@ -84,7 +86,8 @@ impl ModelDirectory {
         self.virtual_models.keys().chain(&self.public).map(|name| &**name)
     }
 
-    /// Admits a request under `id`. Request constraints only tighten those of the virtual model.
+    /// Admits a request under `id`. Request constraints only tighten those of the virtual model. Nothing of its
+    /// prompt is known to be cached yet.
     ///
     /// # Errors
     /// See [`AdmissionError`].
@@ -101,6 +104,7 @@ impl ModelDirectory {
             needs: ask.needs,
             prompt_tokens: ask.prompt_tokens,
             longest_prompt: ask.longest_prompt,
+            cached: CachedPrefix::NOWHERE,
             max_completion_tokens: ask.max_completion_tokens,
             choices: ask.choices,
             upload: ask.upload,

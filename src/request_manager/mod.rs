@@ -25,13 +25,17 @@ use prometheus::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::domain::{ApiCall, Destination, DestinationOrd, EndpointOrd, RequestEstimate, RoutingRequest};
+use crate::domain::{
+    ApiCall, CachedPrefix, Destination, DestinationOrd, EndpointOrd, PrefixChain, RequestEstimate,
+    RoutingRequest,
+};
 use crate::endpoint::EndpointPool;
 use crate::endpoint::echo::echo_model;
 use crate::profiler::engine::ModelLoads;
 use crate::profiler::network::NetworkProfiler;
 use crate::profiler::node::{Absence, FleetHealth, Leave, UnderWay, Verdict};
 use crate::profiler::power::PowerProfiler;
+use crate::profiler::prefix::PrefixProfiler;
 use crate::profiler::speed::SpeedProfiler;
 use crate::scheduler::{NoDestination, PlaceError, Placement, Scheduler};
 use crate::units::Seconds;
@@ -55,6 +59,8 @@ pub struct Call {
     pub request: Arc<RoutingRequest>,
     /// What its quality is predicted from.
     pub text: String,
+    /// What its prompt begins with, for prefix caches.
+    pub prefixes: PrefixChain,
     /// What is called.
     pub kind: ApiCall,
     /// Whether the client asked for server-sent events.
@@ -166,6 +172,8 @@ pub struct World {
     pub power: PowerProfiler,
     /// How fast they are.
     pub speeds: SpeedProfiler,
+    /// What their prefix caches hold, which prompts that were read are part of.
+    pub prefixes: PrefixProfiler,
     /// Which of their models are loaded, which first answers are part of.
     pub loads: ModelLoads,
     /// The paths to them, which transfers are part of.
@@ -201,6 +209,12 @@ impl RequestManager {
         self.scheduler.destinations()
     }
 
+    /// What each destination is expected to have cached of a prompt.
+    #[must_use]
+    pub fn expected_cached(&self, prefixes: &PrefixChain) -> CachedPrefix {
+        self.world.prefixes.expected(prefixes)
+    }
+
     /// Counts a request refused before it was placed.
     pub fn count_rejected(&self, reason: &'static str) {
         self.metrics.rejected(reason);
@@ -217,6 +231,7 @@ impl RequestManager {
             call.stream,
         );
         record.set_client(call.client.take());
+        record.set_prefixes(std::mem::take(&mut call.prefixes));
         let text = std::mem::take(&mut call.text);
         let served = {
             // In its place: too large to be moved about.

@@ -9,9 +9,10 @@ use tokio::time::Instant;
 use super::World;
 use super::key_budget::KeyUse;
 use super::metrics::RequestMetrics;
-use crate::domain::{Destination, DestinationOrd, RequestEstimate, RoutingRequest, Work};
+use crate::domain::{Destination, DestinationOrd, PrefixChain, RequestEstimate, RoutingRequest, Work};
 use crate::endpoint::answer::Accounts;
 use crate::profiler::power::{EnergyShare, ExpectedWork};
+use crate::profiler::prefix::{PrefixFound, PrefixVisit};
 use crate::profiler::speed::{Answered, Expected, Flight};
 use crate::scheduler::Placement;
 use crate::telemetry::decision_log::DecisionLog;
@@ -51,6 +52,8 @@ pub(super) struct Dispatch {
     pub(super) ord: DestinationOrd,
     pub(super) estimate: RequestEstimate,
     pub(super) prompt: Tokens,
+    /// Of the prompt, expected in its cache.
+    pub(super) cached: Tokens,
     pub(super) completion: Tokens,
     pub(super) work: Work,
     /// When a greedy choice at its first plan would have had it done, from `at`.
@@ -78,10 +81,14 @@ pub(super) struct Record {
     attempts: u32,
     first_content: Option<Instant>,
     prompt: Option<Tokens>,
+    /// Of the prompt, in the cache of its endpoint, where it tells.
+    cached: Option<Tokens>,
     completion: Option<Tokens>,
     /// What its endpoint is measured by.
     answered: Answered,
     flight: Option<Flight>,
+    prefixes: PrefixChain,
+    visit: Option<PrefixVisit>,
     is_over: bool,
     client: Option<KeyUse>,
 }
@@ -104,9 +111,12 @@ impl Record {
             attempts: 0,
             first_content: None,
             prompt: None,
+            cached: None,
             completion: None,
             answered: Answered::default(),
             flight: None,
+            prefixes: PrefixChain::default(),
+            visit: None,
             is_over: false,
             client: None,
         }
@@ -115,6 +125,11 @@ impl Record {
     /// Whom the request is charged to.
     pub(super) fn set_client(&mut self, client: Option<KeyUse>) {
         self.client = client;
+    }
+
+    /// What its prompt begins with.
+    pub(super) fn set_prefixes(&mut self, prefixes: PrefixChain) {
+        self.prefixes = prefixes;
     }
 
     /// The answer's bytes; the client's key is in use until they are gone.
@@ -140,6 +155,7 @@ impl Record {
         let estimate = &planned.estimate;
         let until = if self.stream { planned.first_content } else { estimate.completion };
         let prompt = self.request.prompt_tokens;
+        let visit = world.prefixes.begin(planned.destination, &self.prefixes);
         let expected = Expected {
             wait: (until - planned.network).max(Seconds::ZERO),
             finish: estimate.completion,
@@ -147,7 +163,9 @@ impl Record {
             completion: planned.completion,
             network: planned.network,
             is_stream: self.stream,
+            is_known: visit.is_known(),
         };
+        self.visit = Some(visit);
         // What it had elsewhere ends first.
         self.flight = None;
         self.flight = Some(world.speeds.begin(planned.destination, expected));
@@ -162,6 +180,7 @@ impl Record {
             ord: planned.destination,
             estimate: planned.estimate,
             prompt,
+            cached: planned.cached,
             completion: planned.completion,
             work: planned.work,
             greedy_left: placement.greedy_left,
@@ -187,8 +206,17 @@ impl Record {
             if let Some(flight) = &mut self.flight {
                 flight.first_content();
             }
+            self.prompt_read();
         }
         is_first
+    }
+
+    /// Its endpoint has read the prompt, and has it in its cache if it has one.
+    fn prompt_read(&mut self) {
+        if let Some(visit) = &mut self.visit {
+            // Its answer is with the client from now on: there is no other visit.
+            visit.read(&std::mem::take(&mut self.prefixes));
+        }
     }
 
     /// So many events with content have come.
@@ -205,9 +233,14 @@ impl Record {
         self.prompt =
             usage.map(|u| Tokens(u.prompt_tokens as f64)).or(seen.map(|_| self.request.prompt_tokens));
         self.completion = usage.map(|u| Tokens(u.completion_tokens as f64)).or(seen);
-        let cached = usage.map_or(Tokens::ZERO, |u| Tokens(u.cached_tokens as f64));
-        self.answered.prompt = self.prompt.map(|prompt| (prompt - cached).max(Tokens::ZERO));
         self.answered.counted_prompt = usage.map(|u| Tokens(u.prompt_tokens as f64));
+        let read = timings.filter(|_| self.request.choices == 1).map(|timings| timings.prompt.0);
+        let not_read = self.answered.counted_prompt.zip(read).map(|(counted, read)| counted - read);
+        let cached = usage.and_then(|u| u.cached_tokens).map(|n| Tokens(n as f64));
+        self.cached = cached.or(not_read).map(|cached| cached.max(Tokens::ZERO));
+        let not_read = self.cached.unwrap_or(Tokens::ZERO);
+        self.answered.prompt = self.prompt.map(|prompt| (prompt - not_read).max(Tokens::ZERO));
+        self.answered.tells_cached = self.cached.is_some();
         self.answered.completion = self.completion;
         self.answered.timings = timings;
         self.answered.choices = self.request.choices;
@@ -228,6 +261,7 @@ impl Record {
             to_first_content: self.first_content.map(since_arrival),
             execution: self.dispatch.as_ref().map(|d| Seconds(now.duration_since(d.at).as_secs_f64())),
             prompt: self.prompt,
+            cached: self.cached,
             completion: self.completion,
         };
         self.metrics.finished(&finished);
@@ -239,6 +273,9 @@ impl Record {
         if let Some(energy) = self.energy.take() {
             energy.end(finished.tokens(), modelled);
         }
+        if outcome == Outcome::Ok {
+            self.learn_of_cache();
+        }
         if let Some(flight) = self.flight.take()
             && outcome == Outcome::Ok
         {
@@ -248,6 +285,16 @@ impl Record {
             && let Some(cost) = self.cost(outcome)
         {
             client.charge(cost);
+        }
+    }
+
+    /// It was answered: what its endpoint had in its cache, and has there now.
+    fn learn_of_cache(&mut self) {
+        self.prompt_read();
+        if let (Some(visit), Some(counted), Some(cached)) =
+            (&self.visit, self.answered.counted_prompt, self.cached)
+        {
+            visit.found(&PrefixFound { counted, cached, estimated: self.request.prompt_tokens });
         }
     }
 
@@ -281,6 +328,7 @@ pub(super) struct Finished<'a> {
     /// From dispatch to the last byte.
     pub(super) execution: Option<Seconds>,
     pub(super) prompt: Option<Tokens>,
+    pub(super) cached: Option<Tokens>,
     pub(super) completion: Option<Tokens>,
 }
 
@@ -302,6 +350,8 @@ struct PredictedLine {
     quality: f64,
     seconds: f64,
     prompt_tokens: f64,
+    /// Of the prompt, expected in the cache of the destination because they were sent there before.
+    cached_prompt_tokens: f64,
     completion_tokens: f64,
     joules: f64,
     usd: f64,
@@ -316,6 +366,8 @@ struct ActualLine {
     /// From arrival to the first content of a stream.
     first_content_s: Option<f64>,
     prompt_tokens: Option<f64>,
+    /// Of the prompt, found in its cache, where the endpoint tells.
+    cached_prompt_tokens: Option<f64>,
     completion_tokens: Option<f64>,
     /// By the model, at the tokens counted; measured energy has lines of its own.
     modelled_joules: Option<f64>,
@@ -339,6 +391,7 @@ impl RequestLine {
                 quality: dispatch.estimate.quality.0,
                 seconds: dispatch.estimate.completion.0,
                 prompt_tokens: dispatch.prompt.0,
+                cached_prompt_tokens: dispatch.cached.0,
                 completion_tokens: dispatch.completion.0,
                 joules: dispatch.estimate.joules.0,
                 usd: dispatch.estimate.usd.0,
@@ -348,6 +401,7 @@ impl RequestLine {
                 since_arrival_s: finished.duration.0,
                 first_content_s: finished.to_first_content.map(|span| span.0),
                 prompt_tokens: finished.prompt.map(|tokens| tokens.0),
+                cached_prompt_tokens: finished.cached.map(|tokens| tokens.0),
                 completion_tokens: finished.completion.map(|tokens| tokens.0),
                 modelled_joules: finished.modelled_joules().map(|joules| joules.0),
                 usd: finished.dispatch.and_then(charge),

@@ -6,9 +6,9 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::domain::{
-    Capabilities, Constraints, Destination, DestinationId, DestinationState, EndpointOrd, ModelTarget,
-    Network, NodeClass, ObjectiveScales, Power, Prediction, Price, QualitySource, RoutingContext,
-    RoutingRequest, Throughput, TransferEnergy, Weights, Work,
+    CachedPrefix, Capabilities, Constraints, Destination, DestinationId, DestinationState, EndpointOrd,
+    ModelTarget, Network, NodeClass, ObjectiveScales, Power, Prediction, Price, QualitySource,
+    RoutingContext, RoutingRequest, Throughput, TransferEnergy, Weights, Work,
 };
 use crate::routing::completion::timeline::Timeline;
 use crate::routing::problem::SumTables;
@@ -149,6 +149,7 @@ pub(super) fn request() -> RoutingRequest {
         needs: Capabilities::CHAT,
         prompt_tokens: Tokens(500.0),
         longest_prompt: Tokens(500.0),
+        cached: CachedPrefix::NOWHERE,
         max_completion_tokens: None,
         choices: 1,
         upload: Bytes(10_000.0),

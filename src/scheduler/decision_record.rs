@@ -100,6 +100,7 @@ struct PredictedRecord {
     usd: f64,
     joules: f64,
     seconds: f64,
+    cached_prompt_tokens: f64,
     completion_tokens: f64,
 }
 
@@ -193,6 +194,7 @@ impl PredictedRecord {
             usd: e.usd.0,
             joules: e.joules.0,
             seconds: e.completion.0,
+            cached_prompt_tokens: planned.cached.0,
             completion_tokens: planned.completion.0,
         }
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::embedder_files::embedder_or_skip;
 use cema_router::config::Scenario;
 use cema_router::domain::{
-    Capabilities, Constraints, DestinationOrd, ModelTarget, Prediction, QualitySource, RoutingRequest,
-    Weights,
+    CachedPrefix, Capabilities, Constraints, DestinationOrd, ModelTarget, Prediction, QualitySource,
+    RoutingRequest, Weights,
 };
 use cema_router::planning::{WindowClose, WindowOrder, WindowParams};
 use cema_router::routing::{CompletionModel, CostModels, EnergyModel, ObjectiveMode, PolicyParams, TimeTerm};
@@ -59,6 +59,7 @@ fn tiny(n: usize) -> Workload {
         needs: Capabilities::CHAT,
         prompt_tokens: Tokens(90.0),
         longest_prompt: Tokens(90.0),
+        cached: CachedPrefix::NOWHERE,
         max_completion_tokens: None,
         choices: 1,
         upload: Bytes(0.0),

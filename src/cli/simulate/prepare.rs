@@ -10,7 +10,9 @@ use super::embeddings::embed_all;
 use super::trace::{Trace, TraceRow};
 use crate::cli::progress::Progress;
 use crate::config::{Scenario, UnirouteErrors};
-use crate::domain::{Capabilities, Constraints, ModelTarget, Prediction, QualitySource, RoutingRequest};
+use crate::domain::{
+    CachedPrefix, Capabilities, Constraints, ModelTarget, Prediction, QualitySource, RoutingRequest,
+};
 use crate::profiler::quality::embedder::{self, EMBEDDING_DIMENSIONS, Embedding};
 use crate::profiler::quality::estimator::profile::{Profile, ProfileCell};
 use crate::profiler::quality::estimator::{Estimator, Scratch};
@@ -228,6 +230,7 @@ fn request(row: &TraceRow) -> RoutingRequest {
         needs: Capabilities::CHAT,
         prompt_tokens: row.prompt_tokens,
         longest_prompt: row.prompt_tokens,
+        cached: CachedPrefix::NOWHERE,
         max_completion_tokens: None,
         choices: 1,
         upload: Bytes(row.prompt.text.len() as f64),

@@ -26,6 +26,8 @@ pub struct Expected {
     pub network: Seconds,
     /// Whether it is a stream.
     pub is_stream: bool,
+    /// Whether part of its prompt was sent there before, so that the engine need not read all of it.
+    pub is_known: bool,
 }
 
 /// What was seen of a request that was answered.
@@ -33,6 +35,8 @@ pub struct Expected {
 pub struct Answered {
     /// Prompt tokens that were read, not found in a cache.
     pub prompt: Option<Tokens>,
+    /// Whether the endpoint says what it found in a cache.
+    pub tells_cached: bool,
     /// Prompt tokens, where the endpoint counted them.
     pub counted_prompt: Option<Tokens>,
     /// Completion tokens of all choices.
@@ -231,7 +235,8 @@ impl Flow {
             completion: None,
             company,
             counted_prompt: answered.counted_prompt.map(|counted| (counted, expected.prompt)),
-            cached_prompt: answered.counted_prompt.and_then(|counted| {
+            // What is found of any prompt is seen of new ones.
+            cached_prompt: answered.counted_prompt.filter(|_| !expected.is_known).and_then(|counted| {
                 let read = answered.timings.map(|timings| timings.prompt.0).or(answered.prompt)?;
                 Some((counted - read).max(Tokens::ZERO))
             }),
@@ -247,6 +252,7 @@ impl Flow {
         let token = self.estimator.token_time(company);
         if let Some((first_at, _)) = under.first {
             if under.is_alone
+                && (answered.tells_cached || !expected.is_known)
                 && let Some(prompt) = answered.prompt
             {
                 // The first token was generated as well.

@@ -23,6 +23,7 @@ fn expected() -> Expected {
         completion: Tokens(100.0),
         network: Seconds::ZERO,
         is_stream: true,
+        is_known: false,
     }
 }
 

@@ -12,6 +12,7 @@ use crate::domain::{Destination, FleetView, Moment, SlotLoad, Work};
 use crate::profiler::engine::{EngineReading, ModelLoad, capped_concurrency, waiting_elsewhere};
 use crate::profiler::network::PathReading;
 use crate::profiler::node::FleetHealth;
+use crate::profiler::prefix::{PrefixProfiler, PrefixReading};
 use crate::profiler::speed::{SpeedProfiler, SpeedReading};
 use crate::units::{Seconds, Tokens};
 
@@ -32,6 +33,8 @@ const OTHERS_COMPLETION: Tokens = Tokens(250.0);
 pub struct Sources {
     /// Speeds of destinations.
     pub speeds: SpeedProfiler,
+    /// What their prefix caches hold: for reports only, since that is part of each request.
+    pub prefixes: PrefixProfiler,
     /// What engines say, by endpoint.
     pub engines: watch::Receiver<Arc<[Option<EngineReading>]>>,
     /// Which models are loaded, by destination.
@@ -108,6 +111,7 @@ impl Viewer {
     /// Looks at every destination with what has been measured of it.
     fn with_seen<T>(&self, look: impl Fn(&Destination, &Seen<'_>) -> T) -> Vec<T> {
         let speeds = self.sources.speeds.readings();
+        let prefixes = self.sources.prefixes.readings();
         let engines = Arc::clone(&self.sources.engines.borrow());
         let loads = Arc::clone(&self.sources.loads.borrow());
         let paths = Arc::clone(&self.sources.paths.borrow());
@@ -116,6 +120,7 @@ impl Viewer {
             let own_inflight = self.sources.health.inflight(configured.endpoint);
             let seen = Seen {
                 speed: speeds.get(idx),
+                prefix: prefixes.get(idx),
                 engine: engine.map(|reading| (reading, own_inflight)),
                 load: loads.get(idx),
                 path: node.and_then(|node| paths.get(node)),
@@ -129,6 +134,7 @@ impl Viewer {
 /// What has been measured of one destination.
 struct Seen<'a> {
     speed: Option<&'a SpeedReading>,
+    prefix: Option<&'a PrefixReading>,
     /// With the requests of this router under way at its endpoint.
     engine: Option<(&'a EngineReading, u32)>,
     load: Option<&'a ModelLoad>,

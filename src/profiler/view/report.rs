@@ -7,6 +7,7 @@ use crate::domain::named::named_enum;
 use crate::domain::{Destination, Moment};
 use crate::profiler::engine::ModelLoad;
 use crate::profiler::network::{Measured, Quantity};
+use crate::profiler::prefix::PrefixReading;
 use crate::profiler::speed::{Figure, Given};
 use crate::units::Seconds;
 
@@ -84,6 +85,9 @@ fn figures(
         figures.push(("cached_prompt_tokens", of_speed(&speed.cached_prompt)));
         figures.push(("max_concurrency", slots(configured, seen, now, speed.given)));
     }
+    if let Some(prefix) = seen.prefix {
+        figures.push(("prefix_found_ratio", of_prefix(prefix)));
+    }
     let (path, network) = (seen.path.copied().unwrap_or_default(), &configured.network);
     figures.push(("rtt_s", of_path(network.rtt, path.rtt, FigureSource::Probe)));
     figures.push(("uplink_bytes_per_s", of_path(network.uplink, path.uplink, FigureSource::Live)));
@@ -100,6 +104,17 @@ fn of_speed(figure: &Figure) -> FigureReport {
         samples: figure.samples,
         drift: figure.drift,
         is_stale: figure.is_stale(),
+    }
+}
+
+fn of_prefix(prefix: &PrefixReading) -> FigureReport {
+    FigureReport {
+        value: prefix.found_ratio,
+        source: if prefix.samples > 0 { FigureSource::Live } else { FigureSource::Default },
+        age: prefix.age,
+        samples: prefix.samples,
+        drift: 1.0,
+        is_stale: false,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The `messages` of a chat request: their size, their images, the text of the last user message.
 
+use super::chain::ChainReader;
 use super::prompt::{PromptSize, push_tail};
 use crate::endpoint::json::{self, Cursor};
 
@@ -8,6 +9,8 @@ use crate::endpoint::json::{self, Cursor};
 pub(super) struct Messages<'a> {
     /// Size of the text and images.
     pub(super) prompt: PromptSize,
+    /// Their beginnings.
+    pub(super) chain: ChainReader,
     /// What has another type than it should.
     pub(super) wrong: Option<Wrong>,
     last_user_content: Option<&'a str>,
@@ -49,6 +52,7 @@ impl<'a> Messages<'a> {
                 messages.wrong.get_or_insert(Wrong::NoObject(messages.prompt.messages));
             }
             messages.prompt.messages += 1;
+            messages.chain.message_ends(&messages.prompt);
             Some(())
         })?;
         Some(messages)
@@ -97,6 +101,7 @@ impl<'a> Messages<'a> {
         if let Some(calls) = tool_calls.filter(|calls| json::is_truthy(calls)) {
             self.prompt.add_raw(calls);
         }
+        self.chain.message([role, content, tool_calls]);
         if role.is_some_and(|role| json::string_is(role, "user")) {
             self.last_user_content = content;
         }

@@ -1,5 +1,6 @@
 //! OpenAI wire types: only what routing reads; everything else passes through untouched.
 
+mod chain;
 pub mod error;
 mod inputs;
 mod messages;
@@ -7,6 +8,7 @@ pub mod models;
 mod prompt;
 pub mod request;
 
+pub(crate) use chain::session_hash;
 pub use error::ApiError;
 pub use models::ModelList;
 pub use prompt::PromptSize;

@@ -93,19 +93,23 @@ impl PromptSize {
     ///
     /// An estimate, not a bound: vocabularies differ by a third either way.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a prompt is far below 2^52 characters")]
     pub fn tokens(&self) -> Tokens {
+        let request = if self.messages > 0 { TOKENS_PER_REQUEST } else { 0.0 };
+        self.tokens_so_far() + Tokens(request)
+    }
+
+    /// The same of the beginning of a prompt: without the start of the answer.
+    #[expect(clippy::cast_precision_loss, reason = "a prompt is far below 2^52 characters")]
+    pub(super) fn tokens_so_far(&self) -> Tokens {
         let [ascii, two, three, four] = self.chars_by_width.map(|chars| chars as f64);
         let text = ascii / ASCII_BYTES_PER_TOKEN
             + two * TOKENS_PER_2_BYTE_CHAR
             + three * TOKENS_PER_3_BYTE_CHAR
             + four * TOKENS_PER_4_BYTE_CHAR;
-        let request = if self.messages > 0 { TOKENS_PER_REQUEST } else { 0.0 };
         Tokens(
             text + self.token_ids as f64
                 + self.messages as f64 * TOKENS_PER_MESSAGE
-                + self.images as f64 * TOKENS_PER_IMAGE
-                + request,
+                + self.images as f64 * TOKENS_PER_IMAGE,
         )
     }
 }

@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 use super::inputs::Inputs;
 use super::messages::Messages;
 use super::prompt::PromptSize;
-use crate::domain::{ApiCall, Capabilities};
+use crate::domain::{ApiCall, Capabilities, PrefixChain};
 use crate::endpoint::json;
 
 /// Kept of the last user message or prompt; the embedder reads its last 128 tokens.
@@ -122,6 +122,8 @@ pub struct ApiRequest {
     pub prompt: PromptSize,
     /// Size of the longest prompt; `prompt` where there is one.
     pub longest_prompt: PromptSize,
+    /// The beginnings of a conversation; empty for prompts and inputs.
+    pub prefixes: PrefixChain,
     /// Byte ranges of every top-level `model` value, ascending.
     model_spans: Vec<Range<usize>>,
 }
@@ -182,6 +184,7 @@ struct Content {
     text: String,
     prompt: PromptSize,
     longest: PromptSize,
+    prefixes: PrefixChain,
     count: usize,
 }
 
@@ -264,6 +267,7 @@ impl<'a> Fields<'a> {
             text: content.text,
             prompt: content.prompt,
             longest_prompt: content.longest,
+            prefixes: content.prefixes,
             model_spans: self.models.iter().map(|raw| json::span(text, raw)).collect(),
         })
     }
@@ -281,17 +285,19 @@ impl<'a> Fields<'a> {
             return Err(RequestFault::Invalid { param: "messages", expected: EXPECTED });
         }
         let mut needs = self.needs();
-        for tools in [self.tools, self.functions].into_iter().flatten() {
-            if json::is_truthy(tools) {
-                needs = needs.with(Capabilities::TOOLS);
-                prompt.add_raw(tools);
-            }
+        let tools = [self.tools, self.functions].map(|tools| tools.filter(|tools| json::is_truthy(tools)));
+        let mut tools_size = PromptSize::default();
+        for tools in tools.into_iter().flatten() {
+            needs = needs.with(Capabilities::TOOLS);
+            tools_size.add_raw(tools);
         }
+        prompt.add(tools_size);
+        let prefixes = messages.chain.finish(tools, &tools_size);
         if prompt.images > 0 {
             needs = needs.with(Capabilities::VISION);
         }
         let text = messages.last_user_text(TEXT_BYTES_MAX);
-        Ok(Content { needs, text, prompt, longest: prompt, count: 1 })
+        Ok(Content { needs, text, prompt, longest: prompt, prefixes, count: 1 })
     }
 
     fn inputs(&self, param: &'static str) -> Result<Content, RequestFault> {
@@ -307,6 +313,7 @@ impl<'a> Fields<'a> {
             text: inputs.last_text(TEXT_BYTES_MAX),
             prompt: inputs.size,
             longest: inputs.longest,
+            prefixes: PrefixChain::default(),
             count: inputs.count,
         })
     }

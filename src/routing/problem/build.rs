@@ -91,6 +91,8 @@ struct Usage<'a> {
     state: &'a DestinationState,
     prompt: Tokens,
     completion: Tokens,
+    /// At the figures of the destination.
+    alone: Work,
     up: Bytes,
     down: Bytes,
 }
@@ -100,12 +102,14 @@ impl<'a> Usage<'a> {
         item: &BatchItem<'_>,
         (d, destination, state): (DestinationOrd, &'a Destination, &'a DestinationState),
     ) -> Self {
-        let completion = item.request.completion(item.prediction.completion_tokens[d.idx()]);
+        let predicted = item.prediction.completion_tokens[d.idx()];
+        let completion = item.request.completion(predicted);
         Self {
             destination,
             state,
             prompt: item.request.prompt_tokens,
             completion,
+            alone: item.request.work((d, &destination.throughput), predicted),
             up: item.request.upload,
             down: Bytes(completion.get() * RESPONSE_BYTES_PER_TOKEN),
         }
@@ -118,21 +122,20 @@ impl<'a> Usage<'a> {
         self.destination.price.charge(self.prompt, self.completion) + transfer
     }
 
-    /// Alone on the endpoint: prompt and completion tokens at the single-request speeds of the moment, and before
-    /// them the loading of the model where it is not loaded.
+    /// Alone on the endpoint: prompt (but for what is cached) and completion tokens at the single-request speeds of
+    /// the moment, and before them the loading of the model where it is not loaded.
     fn service(&self) -> Seconds {
         self.running() + self.state.warm_up
     }
 
     /// The same once the model is loaded.
     fn running(&self) -> Seconds {
-        let alone = self.destination.throughput.service_time(self.prompt, self.completion);
-        Seconds(alone.0 / self.state.pace)
+        Seconds(self.alone.total().0 / self.state.pace)
     }
 
     /// What a timeline divides by the pace of the moment: the loading of a model takes as long as it takes.
     fn work(&self) -> Work {
-        let mut work = self.destination.throughput.work(self.prompt, self.completion);
+        let mut work = self.alone;
         work.prefill += Seconds(self.state.warm_up.0 * self.state.pace);
         work
     }

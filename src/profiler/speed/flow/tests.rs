@@ -25,6 +25,7 @@ fn expected(is_stream: bool, wait_s: f64) -> Expected {
         completion: Tokens(100.0),
         network: Seconds(0.1),
         is_stream,
+        is_known: false,
     }
 }
 
