@@ -12,6 +12,7 @@
 mod support;
 
 mod admin;
+mod affinity;
 mod breaker;
 mod chat_completions;
 mod client_gone;
