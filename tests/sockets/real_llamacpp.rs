@@ -9,6 +9,7 @@ use crate::support::in_time;
 use crate::support::llama::{Llama, path_or_skip};
 use crate::support::metrics::Metrics;
 use async_openai::types::chat::{CreateChatCompletionResponse, CreateChatCompletionStreamResponse};
+use serde_json::Value;
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
@@ -117,6 +118,71 @@ async fn its_queue_is_read_while_it_works() {
         client.reset();
     }
     router.idle().await;
+}
+
+/// Asks `model` with `messages`; the destination, and what the server counted and found in its cache.
+async fn converse(router: &Router, model: &str, messages: &[Value]) -> (String, u64, u64) {
+    let body = serde_json::json!({"model": model, "messages": messages, "max_tokens": 6, "temperature": 0});
+    let answer = router.chat(&body.to_string()).await;
+    assert_eq!(answer.head.status(), 200, "{}", answer.text());
+    let said = answer.json();
+    let (usage, timings) = (&said["usage"], &said["timings"]);
+    let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    assert_eq!(timings["cache_n"], cached, "its two accounts of it: {said}");
+    router.idle().await;
+    let destination = answer.head.header("x-cema-destination").unwrap().to_owned();
+    (destination, usage["prompt_tokens"].as_u64().unwrap(), cached)
+}
+
+#[tokio::test]
+async fn a_conversation_stays_where_its_cache_is() {
+    let Some(python) = path_or_skip("CEMA_TEST_LLAMA") else { return };
+    let servers = [Llama::start(&python).await, Llama::start(&python).await];
+    let nodes: Vec<_> = servers
+        .iter()
+        .zip(["a", "b"])
+        .map(|(llama, name)| {
+            let figures = "{prefill_tps: 100, decode_tps: 50, batch_speedup: 1.5, max_concurrency: 2}";
+            let model = "upstream: smollm2-135m-instruct, context_tokens: 1024";
+            llama.node(name).model(&format!("{{name: smol-{name}, {model}, throughput: {figures}}}"))
+        })
+        .collect();
+    let router = Router::start(&nodes, "routing: {policy: greedy, weights: {time: 1}}\n").await;
+    let user = |text: String| serde_json::json!({"role": "user", "content": text});
+    // How fast both are, from prompts that begin differently.
+    for topic in ["a lake", "the sea"] {
+        for model in ["smol-a", "smol-b"] {
+            converse(&router, model, &[user(format!("{topic} and {model}, ").repeat(30))]).await;
+        }
+    }
+    let before = router.metrics().await;
+    let mut messages = vec![
+        serde_json::json!({"role": "system", "content": "You count bees and wasps by the hedge. ".repeat(30)}),
+        user("How many bees?".to_owned()),
+    ];
+    // Its first turns are sent to the second server.
+    let mut found = 0;
+    for model in ["smol-b", "smol-b", "smol-b", "auto", "auto"] {
+        let (destination, counted, cached) = converse(&router, model, &messages).await;
+        assert_eq!(destination, "b/smol-b", "{counted} tokens, {cached} of them cached");
+        if messages.len() > 2 {
+            assert!(cached > 200, "{cached} of {counted} tokens, after {} messages", messages.len());
+        }
+        found += cached;
+        messages.push(serde_json::json!({"role": "assistant", "content": "Seven."}));
+        messages.push(user("And now?".to_owned()));
+    }
+    let after = router.metrics().await;
+    let tokens = |kind: &str| {
+        let labels = [("destination", "b/smol-b"), ("type", kind)];
+        let of = |metrics: &Metrics| metrics.sum("cema_prefix_tokens_total", &labels);
+        of(&after) - of(&before)
+    };
+    assert!((tokens("found") - found as f64).abs() < 1e-9, "{} and {found}", tokens("found"));
+    assert!((0.9..1.5).contains(&(tokens("found") / tokens("expected"))), "{}", tokens("expected"));
+    let ratio = after.sum("cema_prefix_found_ratio", &[("destination", "b/smol-b")]);
+    // ½, and a quarter closer to all of it with each of four answers.
+    assert!(ratio > 0.8 && ratio <= 1.0, "{ratio}");
 }
 
 #[tokio::test]
