@@ -163,7 +163,8 @@ impl Record {
             completion: planned.completion,
             network: planned.network,
             is_stream: self.stream,
-            is_known: visit.is_known(),
+            known: visit.known(),
+            cached: planned.cached,
         };
         self.visit = Some(visit);
         // What it had elsewhere ends first.

@@ -138,15 +138,13 @@ async fn converse(router: &Router, model: &str, messages: &[Value]) -> (String, 
 async fn a_conversation_stays_where_its_cache_is() {
     let Some(python) = path_or_skip("CEMA_TEST_LLAMA") else { return };
     let servers = [Llama::start(&python).await, Llama::start(&python).await];
-    let nodes: Vec<_> = servers
-        .iter()
-        .zip(["a", "b"])
-        .map(|(llama, name)| {
-            let figures = "{prefill_tps: 100, decode_tps: 50, batch_speedup: 1.5, max_concurrency: 2}";
-            let model = "upstream: smollm2-135m-instruct, context_tokens: 1024";
-            llama.node(name).model(&format!("{{name: smol-{name}, {model}, throughput: {figures}}}"))
-        })
-        .collect();
+    let node = |llama: &Llama, name: &str| {
+        let figures = "{prefill_tps: 100, decode_tps: 50, batch_speedup: 1.5, max_concurrency: 2}";
+        let model = "upstream: smollm2-135m-instruct, context_tokens: 1024";
+        llama.node(name).model(&format!("{{name: smol-{name}, {model}, throughput: {figures}}}"))
+    };
+    // The second is as fast, and farther away than nothing is worth that it has not cached.
+    let nodes = [node(&servers[0], "a"), node(&servers[1], "b").far()];
     let router = Router::start(&nodes, "routing: {policy: greedy, weights: {time: 1}}\n").await;
     let user = |text: String| serde_json::json!({"role": "user", "content": text});
     // How fast both are, from prompts that begin differently.
@@ -155,9 +153,11 @@ async fn a_conversation_stays_where_its_cache_is() {
             converse(&router, model, &[user(format!("{topic} and {model}, ").repeat(30))]).await;
         }
     }
+    let (destination, ..) = converse(&router, "auto", &[user("Who is new here?".to_owned())]).await;
+    assert_eq!(destination, "a/smol-a", "the nearer one");
     let before = router.metrics().await;
     let mut messages = vec![
-        serde_json::json!({"role": "system", "content": "You count bees and wasps by the hedge. ".repeat(30)}),
+        serde_json::json!({"role": "system", "content": "You count bees and wasps by the hedge. ".repeat(50)}),
         user("How many bees?".to_owned()),
     ];
     // Its first turns are sent to the second server.
@@ -166,7 +166,7 @@ async fn a_conversation_stays_where_its_cache_is() {
         let (destination, counted, cached) = converse(&router, model, &messages).await;
         assert_eq!(destination, "b/smol-b", "{counted} tokens, {cached} of them cached");
         if messages.len() > 2 {
-            assert!(cached > 200, "{cached} of {counted} tokens, after {} messages", messages.len());
+            assert!(cached > 400, "{cached} of {counted} tokens, after {} messages", messages.len());
         }
         found += cached;
         messages.push(serde_json::json!({"role": "assistant", "content": "Seven."}));

@@ -203,10 +203,10 @@ impl AtDestination {
 }
 
 impl PrefixVisit {
-    /// Whether part of the prompt was sent there before.
+    /// Tokens of the prompt that were sent there before.
     #[must_use]
-    pub fn is_known(&self) -> bool {
-        self.known.0 > 0.0
+    pub const fn known(&self) -> Tokens {
+        self.known
     }
 
     /// The prompt, of `chain`, has been read: its answer has begun.

@@ -26,8 +26,10 @@ pub struct Expected {
     pub network: Seconds,
     /// Whether it is a stream.
     pub is_stream: bool,
-    /// Whether part of its prompt was sent there before, so that the engine need not read all of it.
-    pub is_known: bool,
+    /// Tokens of its prompt that were sent there before, so that the engine may have them in a cache.
+    pub known: Tokens,
+    /// Those of them that it is expected to have: `wait` and `finish` are without reading them.
+    pub cached: Tokens,
 }
 
 /// What was seen of a request that was answered.
@@ -55,6 +57,8 @@ pub(super) type Index = usize;
 #[derive(Debug, Clone, Copy)]
 struct Under {
     expected: Expected,
+    /// By how much its wait is shorter if the cache has all that is known, and longer if it has nothing of it.
+    slack: (Seconds, Seconds),
     since: Seconds,
     /// The integral of company at its beginning, and at its first content.
     company_from: f64,
@@ -107,8 +111,10 @@ impl Flow {
         self.advance(now);
         // At the usual pace, whatever it is now.
         expected.wait = Seconds(expected.wait.0 * self.estimator.pace());
+        let reading = |tokens: Tokens| self.estimator.prefill_time(tokens.max(Tokens::ZERO));
         let under = Under {
             expected,
+            slack: (reading(expected.known - expected.cached), reading(expected.cached)),
             since: now,
             company_from: self.company,
             first: None,
@@ -138,7 +144,8 @@ impl Flow {
         under.first = Some((now, company));
         self.n_streaming += 1;
         let (waited, wait) = (now - under.since - under.expected.network, under.expected.wait);
-        self.wait_is_over(waited, wait);
+        let slack = under.slack;
+        self.wait_is_over(waited, wait, slack);
     }
 
     /// A request is over without an answer.
@@ -156,7 +163,11 @@ impl Flow {
             let expected = under.expected.completion.0 * self.estimator.completion_ratio();
             let surplus = answered.completion.map_or(0.0, |n| n.0 - expected);
             let wait = under.expected.wait.0 + surplus * self.estimator.token_time(sample.company).0;
-            self.wait_is_over(now - under.since - under.expected.network, Seconds(wait.max(0.0)));
+            self.wait_is_over(
+                now - under.since - under.expected.network,
+                Seconds(wait.max(0.0)),
+                under.slack,
+            );
         }
         if under.first.is_some()
             && answered.events > 0
@@ -186,10 +197,11 @@ impl Flow {
         }
         for under in self.under_way.iter().flatten().filter(|under| under.first.is_none()) {
             let waited_s = (now - under.since - under.expected.network).0;
-            let overdue_s = (waited_s - under.expected.wait.0).min(span.0);
+            let longest_s = (under.expected.wait + under.slack.1).0;
+            let overdue_s = (waited_s - longest_s).min(span.0);
             if overdue_s > 0.0 {
                 expected_s += overdue_s;
-                seen_s += overdue_s * under.expected.wait.0 / waited_s;
+                seen_s += overdue_s * longest_s / waited_s;
             }
         }
         self.ticked = (now, self.company);
@@ -215,10 +227,14 @@ impl Flow {
         Some(under)
     }
 
-    fn wait_is_over(&mut self, waited: Seconds, expected: Seconds) {
-        if waited.0 > 0.0 {
+    /// What a wait says of the pace; what a cache had or had not does not say anything.
+    fn wait_is_over(&mut self, waited: Seconds, expected: Seconds, (sooner, later): (Seconds, Seconds)) {
+        let (shortest, longest) = ((expected - sooner).max(Seconds::ZERO), expected + later);
+        let is_within = shortest < waited && waited < longest;
+        if waited.0 > 0.0 && !is_within {
             let weight = waited.min(WAIT_COUNTS_MAX);
-            let ratio = (expected.0 / waited.0).clamp(*WAIT_RATIO.start(), *WAIT_RATIO.end());
+            let nearest = waited.max(shortest).min(longest);
+            let ratio = (nearest.0 / waited.0).clamp(*WAIT_RATIO.start(), *WAIT_RATIO.end());
             self.estimator.evidence(weight, Seconds(weight.0 * ratio));
         }
     }
@@ -230,13 +246,14 @@ impl Flow {
         let lasted = now - from;
         let company = ((self.company - company_from) / lasted.0.max(1e-9)).max(1.0);
         let expected = &under.expected;
+        let is_known = expected.known.max(expected.cached).0 > 0.0;
         let mut sample = Sample {
             prompt: None,
             completion: None,
             company,
             counted_prompt: answered.counted_prompt.map(|counted| (counted, expected.prompt)),
             // What is found of any prompt is seen of new ones.
-            cached_prompt: answered.counted_prompt.filter(|_| !expected.is_known).and_then(|counted| {
+            cached_prompt: answered.counted_prompt.filter(|_| !is_known).and_then(|counted| {
                 let read = answered.timings.map(|timings| timings.prompt.0).or(answered.prompt)?;
                 Some((counted - read).max(Tokens::ZERO))
             }),
@@ -252,7 +269,7 @@ impl Flow {
         let token = self.estimator.token_time(company);
         if let Some((first_at, _)) = under.first {
             if under.is_alone
-                && (answered.tells_cached || !expected.is_known)
+                && (answered.tells_cached || !is_known)
                 && let Some(prompt) = answered.prompt
             {
                 // The first token was generated as well.

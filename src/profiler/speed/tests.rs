@@ -23,7 +23,8 @@ fn expected() -> Expected {
         completion: Tokens(100.0),
         network: Seconds::ZERO,
         is_stream: true,
-        is_known: false,
+        known: Tokens::ZERO,
+        cached: Tokens::ZERO,
     }
 }
 

@@ -25,7 +25,8 @@ fn expected(is_stream: bool, wait_s: f64) -> Expected {
         completion: Tokens(100.0),
         network: Seconds(0.1),
         is_stream,
-        is_known: false,
+        known: Tokens::ZERO,
+        cached: Tokens::ZERO,
     }
 }
 
@@ -175,4 +176,59 @@ fn events_of_several_tokens_are_learnt() {
     }
     assert!((flow.tokens_per_event - 4.0).abs() < 0.05, "{}", flow.tokens_per_event);
     assert!((flow.reading(Seconds(now)).pace - 1.0).abs() < 1e-9, "{}", flow.reading(Seconds(now)).pace);
+}
+
+/// A prompt of which 8000 tokens were sent before; 6000 of them are expected in the cache. Its first content comes after
+/// three seconds, or after one to nine.
+fn known() -> Expected {
+    let (known, cached) = (Tokens(8_000.0), Tokens(6_000.0));
+    Expected { known, cached, ..expected(true, 3.0) }
+}
+
+#[test]
+fn what_a_cache_had_or_had_not_is_no_pace() {
+    for (first_at, evidence) in [(1.3, false), (3.1, false), (9.0, false), (0.6, true), (30.0, true)] {
+        let mut flow = flow();
+        for n in 0..3 {
+            let began = 0.5 * f64::from(n);
+            let index = flow.begin(Seconds(began), known());
+            flow.first_content(Seconds(began + first_at), index);
+            flow.end(Seconds(began + first_at), index);
+        }
+        flow.tick(Seconds(32.0), 0);
+        let pace = flow.reading(Seconds(32.0)).pace;
+        assert!(((pace - 1.0).abs() > 1e-9) == evidence, "{first_at}: {pace}");
+    }
+}
+
+#[test]
+fn a_wait_is_overdue_once_nothing_can_have_been_cached() {
+    let mut flow = flow();
+    flow.begin(Seconds(0.0), known());
+    for (at, is_overdue) in [(8.0, false), (30.0, true)] {
+        flow.tick(Seconds(at), 0);
+        assert_eq!(flow.reading(Seconds(at)).pace < 1.0, is_overdue, "{at}");
+    }
+}
+
+#[test]
+fn known_prompts_say_nothing_of_new_ones() {
+    let mut flow = flow();
+    let told = Answered { counted_prompt: Some(Tokens(900.0)), tells_cached: true, ..answered(100.0, 100.0) };
+    let untold = Answered { tells_cached: false, ..told };
+    let run = |flow: &mut Flow, began: f64, expected: Expected, answered: &Answered| {
+        let index = flow.begin(Seconds(began), expected);
+        flow.first_content(Seconds(began + 0.3), index);
+        flow.finish(Seconds(began + 1.3), index, answered);
+    };
+    let samples = |flow: &Flow| {
+        let reading = flow.reading(Seconds(100.0));
+        (reading.prefill.samples, reading.cached_prompt.samples)
+    };
+    run(&mut flow, 0.0, known(), &untold);
+    assert_eq!(samples(&flow), (0, 0), "who knows how much of it was read");
+    run(&mut flow, 10.0, known(), &told);
+    assert_eq!(samples(&flow), (1, 0), "what it found is no chat template");
+    run(&mut flow, 20.0, expected(true, 0.6), &untold);
+    assert_eq!(samples(&flow), (2, 1));
 }
