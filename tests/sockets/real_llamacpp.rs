@@ -120,9 +120,18 @@ async fn its_queue_is_read_while_it_works() {
     router.idle().await;
 }
 
-/// Asks `model` with `messages`; the destination, and what the server counted and found in its cache.
-async fn converse(router: &Router, model: &str, messages: &[Value]) -> (String, u64, u64) {
-    let body = serde_json::json!({"model": model, "messages": messages, "max_tokens": 6, "temperature": 0});
+/// A turn of a conversation.
+#[derive(Debug)]
+struct Turn {
+    destination: String,
+    /// Tokens of the prompt that it was expected to have in its cache, and that the server says were there.
+    expected: f64,
+    cached: u64,
+}
+
+/// Asks `model` with `messages`.
+async fn converse(router: &Router, model: &str, messages: &[Value]) -> Turn {
+    let body = serde_json::json!({"model": model, "messages": messages, "max_tokens": 5, "temperature": 0});
     let answer = router.chat(&body.to_string()).await;
     assert_eq!(answer.head.status(), 200, "{}", answer.text());
     let said = answer.json();
@@ -130,45 +139,49 @@ async fn converse(router: &Router, model: &str, messages: &[Value]) -> (String, 
     let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
     assert_eq!(timings["cache_n"], cached, "its two accounts of it: {said}");
     router.idle().await;
-    let destination = answer.head.header("x-cema-destination").unwrap().to_owned();
-    (destination, usage["prompt_tokens"].as_u64().unwrap(), cached)
+    let id = answer.head.header("x-request-id").unwrap();
+    let decision = router.admin_get(&format!("/admin/v1/decisions/{id}")).await.json();
+    let predicted = &decision["placements"][0]["predicted"];
+    Turn {
+        destination: answer.head.header("x-cema-destination").unwrap().to_owned(),
+        expected: predicted["cached_prompt_tokens"].as_f64().unwrap(),
+        cached,
+    }
 }
 
 #[tokio::test]
 async fn a_conversation_stays_where_its_cache_is() {
     let Some(python) = path_or_skip("CEMA_TEST_LLAMA") else { return };
     let servers = [Llama::start(&python).await, Llama::start(&python).await];
-    let node = |llama: &Llama, name: &str| {
-        let figures = "{prefill_tps: 100, decode_tps: 50, batch_speedup: 1.5, max_concurrency: 2}";
-        let model = "upstream: smollm2-135m-instruct, context_tokens: 1024";
-        llama.node(name).model(&format!("{{name: smol-{name}, {model}, throughput: {figures}}}"))
+    // The second draws twice as much: it is chosen where it has less than half as much to do.
+    let node = |llama: &Llama, name: &str, watts: u32| {
+        let model = "upstream: smollm2-135m-instruct, context_tokens: 1024, throughput: {max_concurrency: 2}";
+        let power = format!("{{board_watts: {watts}, idle_watts: 0}}");
+        llama.node(name).power(&power).model(&format!("{{name: smol-{name}, {model}}}"))
     };
-    // The second is as fast, and farther away than nothing is worth that it has not cached.
-    let nodes = [node(&servers[0], "a"), node(&servers[1], "b").far()];
-    let router = Router::start(&nodes, "routing: {policy: greedy, weights: {time: 1}}\n").await;
+    let nodes = [node(&servers[0], "a", 100), node(&servers[1], "b", 200)];
+    let router = Router::start(&nodes, "routing: {policy: greedy, weights: {energy: 1}}\n").await;
     let user = |text: String| serde_json::json!({"role": "user", "content": text});
-    // How fast both are, from prompts that begin differently.
-    for topic in ["a lake", "the sea"] {
-        for model in ["smol-a", "smol-b"] {
-            converse(&router, model, &[user(format!("{topic} and {model}, ").repeat(30))]).await;
-        }
+    // How fast both are.
+    for model in ["smol-a", "smol-b"] {
+        converse(&router, model, &[user(format!("a lake, the sea and {model}, ").repeat(60))]).await;
     }
-    let (destination, ..) = converse(&router, "auto", &[user("Who is new here?".to_owned())]).await;
-    assert_eq!(destination, "a/smol-a", "the nearer one");
+    let new = converse(&router, "auto", &[user("Who is new here?".to_owned())]).await;
+    assert_eq!(new.destination, "a/smol-a", "it draws less");
     let before = router.metrics().await;
     let mut messages = vec![
-        serde_json::json!({"role": "system", "content": "You count bees and wasps by the hedge. ".repeat(50)}),
+        serde_json::json!({"role": "system", "content": "You count bees and wasps by the hedge. ".repeat(40)}),
         user("How many bees?".to_owned()),
     ];
     // Its first turns are sent to the second server.
     let mut found = 0;
     for model in ["smol-b", "smol-b", "smol-b", "auto", "auto"] {
-        let (destination, counted, cached) = converse(&router, model, &messages).await;
-        assert_eq!(destination, "b/smol-b", "{counted} tokens, {cached} of them cached");
+        let turn = converse(&router, model, &messages).await;
+        assert_eq!(turn.destination, "b/smol-b", "{turn:?}");
         if messages.len() > 2 {
-            assert!(cached > 400, "{cached} of {counted} tokens, after {} messages", messages.len());
+            assert!(turn.cached > 300 && turn.expected > 150.0, "{turn:?} of {} messages", messages.len());
         }
-        found += cached;
+        found += turn.cached;
         messages.push(serde_json::json!({"role": "assistant", "content": "Seven."}));
         messages.push(user("And now?".to_owned()));
     }

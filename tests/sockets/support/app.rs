@@ -121,12 +121,6 @@ impl Node {
         self
     }
 
-    /// The path to it is 300 ms long, as far as the router knows.
-    pub(crate) fn far(mut self) -> Self {
-        self.network = "{rtt_ms: 300, measure: off}";
-        self
-    }
-
     /// Further keys of its endpoint, in flow style, such as `api_key_env: ENDPOINT_KEY`.
     pub(crate) fn endpoint(mut self, keys: &str) -> Self {
         self.endpoint = format!(", {keys}");
