@@ -108,6 +108,8 @@ mod accepted {
             (TimeTerm::Sum, EnergyModel::Marginal)
         );
         assert_eq!((config.routing.budget, config.routing.seed), (Duration::from_millis(4), 1));
+        let cache = config.routing.prefix_cache;
+        assert_eq!((cache.entries, cache.max_age), (8_192, Seconds(600.0)));
         assert_eq!((&config.embedder.library, &config.embedder.model), (&None, &None));
         assert_eq!(config.quality.store, PathBuf::from("./quality"));
         assert_eq!((config.quality.mode, config.quality.neighbours), (EstimatorMode::FormatAware, 160));
@@ -282,6 +284,11 @@ mod accepted {
 
     #[test]
     fn weights_are_scaled_and_the_absent_ones_are_zero() {
+        let cache = parse(&with("routing: {prefix_cache: {entries: 0, max_age_s: 30}}\n"))
+            .unwrap()
+            .routing
+            .prefix_cache;
+        assert_eq!((cache.entries, cache.max_age), (0, Seconds(30.0)));
         let config = parse(&with("routing: {weights: {quality: 3, time: 1}}\n")).unwrap();
         assert_eq!(config.routing.weights, Weights { quality: 0.75, cost: 0.0, energy: 0.0, time: 0.25 });
     }
@@ -389,6 +396,12 @@ mod faults {
             7,
             "window.max_mss",
             "unknown key, did you mean `max_ms`? (allowed max_ms, max_requests, close, max_hold_ms, order, max_overtakes)",
+        );
+        assert_fault(
+            &with("routing: {prefix_cache: {max_age_ms: 5}}\n"),
+            7,
+            "routing.prefix_cache.max_age_ms",
+            "unknown key, did you mean `max_age_s`? (allowed entries, max_age_s)",
         );
         let fault = fault(&with("windwo: {}\n"));
         assert_eq!((fault.line, fault.path.as_str()), (7, "windwo"));
