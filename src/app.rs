@@ -6,6 +6,7 @@ mod energy_log;
 mod profilers;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use crate::domain::{Availability, Destination};
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::planning::{PlanParams, PlannerParams, PriceParams};
 use crate::profiler::power::{NodePower, PowerProfiler};
+use crate::profiler::quality::embedder::set_up_cache;
 use crate::profiler::quality::{
     DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
 };
@@ -371,6 +373,7 @@ fn start_quality(
         library: config.embedder.library.clone(),
         model: config.embedder.model.clone(),
         ort_dylib_path: std::env::var_os("ORT_DYLIB_PATH").map(Into::into),
+        cache_dir: set_up_cache(Path::new(""), std::env::current_exe().ok().as_deref()),
         ..EmbedderParams::default()
     };
     let priors = FleetPriors {

@@ -1,7 +1,7 @@
 //! `quality`: fill and inspect the store that quality predictions rest on.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::profiler::quality::embedder;
+use crate::profiler::quality::embedder::set_up_cache;
 use crate::profiler::quality::import::{ImportEvent, ImportSummary, import_trace};
 use crate::profiler::quality::params::EmbedderParams;
 use crate::profiler::quality::store::{QualityStore, StoreStats};
@@ -167,6 +168,7 @@ impl EmbedderArgs {
             model: self.model.clone(),
             ort_dylib_path: std::env::var_os("ORT_DYLIB_PATH").map(PathBuf::from),
             threads: self.threads.map_or_else(n_cores, usize::from),
+            cache_dir: set_up_cache(Path::new(""), std::env::current_exe().ok().as_deref()),
             ..EmbedderParams::default()
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A 200 is not yet a success: servers put errors, `null` and empty lists behind it. Nothing is changed here.
 
-use super::json;
+use super::json::{self, Cursor};
 use super::upstream_error::{UpstreamError, first_element};
 use crate::domain::ApiCall;
 use crate::units::{Seconds, Tokens};
@@ -19,26 +19,34 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Reads a `usage` object; `None` if it counts nothing.
-    fn read(raw: &str) -> Option<Self> {
+    /// Reads the value of `usage`, at which `cursor` is, and steps over it; `read` is `None` if it counts nothing.
+    fn read(cursor: &mut Cursor<'_>, read: &mut Option<Self>) -> Option<()> {
+        *read = None;
+        if !cursor.is_at_object() {
+            return cursor.value().map(|_| ());
+        }
         let mut usage = Self::default();
         let mut counted = false;
-        json::members(raw, |key, value| match key {
-            "prompt_tokens" | "completion_tokens" => {
-                if let Some(count) = count(value) {
-                    counted = true;
-                    let is_prompt = key == "prompt_tokens";
-                    *(if is_prompt { &mut usage.prompt_tokens } else { &mut usage.completion_tokens }) =
-                        count;
+        cursor.object(|key, value| {
+            let value = value.value()?;
+            match key {
+                "prompt_tokens" | "completion_tokens" => {
+                    if let Some(count) = count(value) {
+                        counted = true;
+                        let is_prompt = key == "prompt_tokens";
+                        *(if is_prompt { &mut usage.prompt_tokens } else { &mut usage.completion_tokens }) =
+                            count;
+                    }
                 }
+                "prompt_tokens_details" => {
+                    usage.cached_tokens = json::member(value, "cached_tokens").and_then(count);
+                }
+                _ => {}
             }
-            "prompt_tokens_details" => {
-                usage.cached_tokens = json::member(value, "cached_tokens").and_then(count);
-            }
-            _ => {}
-        })
-        .ok()?;
-        counted.then_some(usage)
+            Some(())
+        })?;
+        *read = counted.then_some(usage);
+        Some(())
     }
 
     /// Reads llama.cpp's `timings`: the prompt is what was read and what was cached of it.
@@ -143,7 +151,7 @@ pub fn classify_event(data: &[u8]) -> EventFacts {
     facts.usage = answer.usage;
     facts.timed = answer.timings.and_then(Usage::from_timings);
     facts.timings = answer.timings.and_then(Timings::read);
-    let choices = answer.choices.map(Choices::read).unwrap_or_default();
+    let choices = answer.choices;
     facts.finished = choices.finished;
     (facts.choices, facts.ended) = (choices.seen, choices.ended);
     facts.kind = match (choices.said, choices.finished, choices.count) {
@@ -171,11 +179,11 @@ pub fn inspect_complete(call: ApiCall, body: &[u8]) -> Result<Accounts, Upstream
     if let Some(error) = answer.error {
         return Err(error);
     }
-    let (parts, lacking) = match call {
-        ApiCall::Chat | ApiCall::Completions => (answer.choices, "answered without a choice"),
-        ApiCall::Embeddings => (answer.data, "answered without an embedding"),
+    let (has_parts, lacking) = match call {
+        ApiCall::Chat | ApiCall::Completions => (answer.choices.count > 0, "answered without a choice"),
+        ApiCall::Embeddings => (answer.data.is_some_and(is_filled_array), "answered without an embedding"),
     };
-    if parts.is_none_or(|parts| !is_filled_array(parts)) {
+    if !has_parts {
         return Err(UpstreamError::unusable(lacking));
     }
     let timings = answer.timings.and_then(Timings::read);
@@ -183,8 +191,9 @@ pub fn inspect_complete(call: ApiCall, body: &[u8]) -> Result<Accounts, Upstream
 }
 
 /// The members of an answer or stream event that matter here.
+#[derive(Default)]
 struct Answer<'a> {
-    choices: Option<&'a str>,
+    choices: Choices,
     data: Option<&'a str>,
     usage: Option<Usage>,
     timings: Option<&'a str>,
@@ -196,19 +205,25 @@ impl<'a> Answer<'a> {
     fn read(text: &'a str) -> Option<Self> {
         if text.starts_with('[') {
             let error = UpstreamError::in_band(first_element(text)?)?;
-            return Some(Self { choices: None, data: None, usage: None, timings: None, error: Some(error) });
+            return Some(Self { error: Some(error), ..Self::default() });
         }
-        let mut answer = Self { choices: None, data: None, usage: None, timings: None, error: None };
+        let mut answer = Self::default();
         let mut may_be_error = false;
-        json::members(text, |key, value| match key {
-            "choices" => answer.choices = Some(value),
-            "data" => answer.data = Some(value),
-            "usage" => answer.usage = Usage::read(value),
-            "timings" => answer.timings = Some(value),
-            "error" | "object" => {
-                may_be_error |= key == "error" || json::string_is(value, "error");
-            }
-            _ => {}
+        json::whole(text, |cursor| {
+            cursor.object(|key, value| {
+                match key {
+                    "choices" => answer.choices = Choices::read(value)?,
+                    "data" => answer.data = Some(value.value()?),
+                    "usage" => Usage::read(value, &mut answer.usage)?,
+                    "timings" => answer.timings = Some(value.value()?),
+                    "error" | "object" => {
+                        let value = value.value()?;
+                        may_be_error |= key == "error" || json::string_is(value, "error");
+                    }
+                    _ => _ = value.value()?,
+                }
+                Some(())
+            })
         })
         .ok()?;
         if may_be_error {
@@ -232,36 +247,57 @@ struct Choices {
 }
 
 impl Choices {
-    fn read(raw: &str) -> Self {
+    /// Reads the value of `choices`, at which `cursor` is, and steps over it; a value of another type has none.
+    fn read(cursor: &mut Cursor<'_>) -> Option<Self> {
         let mut choices = Self::default();
-        // `choices` of another type has none.
-        _ = json::elements(raw, |choice| {
+        if !cursor.is_at_array() {
+            cursor.value()?;
+            return Some(choices);
+        }
+        cursor.array(|choice| {
             choices.count += 1;
-            let (mut index, mut ends) = (0, false);
-            // Neither has a choice that is no object anything to say.
-            _ = json::members(choice, |key, value| match key {
-                "index" => index = count(value).unwrap_or_default(),
-                "delta" | "message" => choices.said |= says_something(value),
-                "text" => choices.said |= json::is_truthy(value),
-                "finish_reason" => ends = json::is_truthy(value),
-                _ => {}
-            });
-            let bit =
-                u32::try_from(index).ok().and_then(|index| 1_u64.checked_shl(index)).unwrap_or_default();
-            choices.finished |= ends;
-            choices.seen |= bit;
-            choices.ended |= if ends { bit } else { 0 };
-        });
-        choices
+            choices.add(choice)
+        })?;
+        Some(choices)
+    }
+
+    /// A choice that is no object has nothing to say.
+    fn add(&mut self, cursor: &mut Cursor<'_>) -> Option<()> {
+        let (mut index, mut ends) = (0, false);
+        if cursor.is_at_object() {
+            cursor.object(|key, value| {
+                match key {
+                    "index" => index = count(value.value()?).unwrap_or_default(),
+                    "delta" | "message" => self.said |= says_something(value)?,
+                    "text" => self.said |= json::is_truthy(value.value()?),
+                    "finish_reason" => ends = json::is_truthy(value.value()?),
+                    _ => _ = value.value()?,
+                }
+                Some(())
+            })?;
+        } else {
+            cursor.value()?;
+        }
+        let bit = u32::try_from(index).ok().and_then(|index| 1_u64.checked_shl(index)).unwrap_or_default();
+        self.finished |= ends;
+        self.seen |= bit;
+        self.ended |= if ends { bit } else { 0 };
+        Some(())
     }
 }
 
-fn says_something(delta: &str) -> bool {
+/// Whether the delta or message at which `cursor` is, which it steps over, says something.
+fn says_something(cursor: &mut Cursor<'_>) -> Option<bool> {
+    if !cursor.is_at_object() {
+        cursor.value()?;
+        return Some(false);
+    }
     let mut said = false;
-    let read = json::members(delta, |key, value| {
-        said |= key != "role" && json::is_truthy(value);
-    });
-    read.is_ok() && said
+    cursor.object(|key, value| {
+        said |= json::is_truthy(value.value()?) && key != "role";
+        Some(())
+    })?;
+    Some(said)
 }
 
 /// A token count; some servers write them as floats.

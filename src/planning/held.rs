@@ -112,7 +112,14 @@ impl Batch {
 /// Everybody who waits.
 #[derive(Debug, Default)]
 pub(super) struct HeldSet {
-    requests: BTreeMap<Ticket, Held>,
+    /// Boxed: the nodes of the tree stay small, and requests are not moved about in them.
+    requests: BTreeMap<Ticket, Box<Held>>,
+    indexes: Indexes,
+}
+
+/// Who stands where, for each question.
+#[derive(Debug, Default)]
+struct Indexes {
     /// New, with nothing to be waited for but company.
     ready: BTreeSet<Ticket>,
     solving: BTreeSet<Ticket>,
@@ -132,72 +139,73 @@ impl HeldSet {
     }
 
     pub(super) fn get(&self, ticket: Ticket) -> Option<&Held> {
-        self.requests.get(&ticket)
+        self.requests.get(&ticket).map(Box::as_ref)
     }
 
     pub(super) fn insert(&mut self, held: Held) {
         self.remove(held.arrival.ticket);
-        self.index(&held);
-        self.requests.insert(held.arrival.ticket, held);
+        self.indexes.insert(&held);
+        self.requests.insert(held.arrival.ticket, Box::new(held));
     }
 
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Held> {
         let held = self.requests.remove(&ticket)?;
-        self.unindex(&held);
-        Some(held)
+        self.indexes.remove(&held);
+        Some(*held)
     }
 
-    /// Changes a request; says whether it is there.
+    /// Changes a request, but not its ticket; says whether it is there.
     pub(super) fn change(&mut self, ticket: Ticket, change: impl FnOnce(&mut Held)) -> bool {
-        let Some(mut held) = self.remove(ticket) else { return false };
-        change(&mut held);
-        self.insert(held);
+        let Some(held) = self.requests.get_mut(&ticket) else { return false };
+        self.indexes.remove(held);
+        change(held);
+        self.indexes.insert(held);
         true
     }
 
     /// Who came first.
     pub(super) fn oldest(&self) -> Option<&Held> {
-        self.requests.values().next()
+        self.requests.values().next().map(Box::as_ref)
     }
 
     /// Requests of the plan under way, oldest first.
     pub(super) fn solving(&self) -> Vec<Ticket> {
-        self.solving.iter().copied().collect()
+        self.indexes.solving.iter().copied().collect()
     }
 
     pub(super) fn n_ready(&self) -> usize {
-        self.ready.len()
+        self.indexes.ready.len()
     }
 
     /// New ones, oldest first.
     pub(super) fn ready(&self) -> impl Iterator<Item = Ticket> {
-        self.ready.iter().copied()
+        self.indexes.ready.iter().copied()
     }
 
     /// The newest that gathers, planned or awaiting its prediction.
     pub(super) fn newest_gathering(&self) -> Option<&Held> {
-        self.requests.values().rev().find(|held| held.stage == Stage::Gathering)
+        self.requests.values().rev().find(|held| held.stage == Stage::Gathering).map(Box::as_ref)
     }
 
     pub(super) fn has_passed_over(&self) -> bool {
-        !self.order.is_empty()
+        !self.indexes.order.is_empty()
     }
 
     /// Passed over, in the order of taking slots, those behind `from`.
     pub(super) fn in_order(&self, from: Option<OrderPlace>) -> impl Iterator<Item = OrderPlace> {
         let behind = from.map_or(Bound::Unbounded, Bound::Excluded);
-        self.order.range((behind, Bound::Unbounded)).copied()
+        self.indexes.order.range((behind, Bound::Unbounded)).copied()
     }
 
     /// Those who want to be planned by `now`, longest wish first.
     pub(super) fn wanting(&self, now: Seconds) -> impl Iterator<Item = Ticket> {
         let is_due = move |(at, _): &&(TimeKey, Ticket)| *at <= TimeKey::from(now);
-        self.timers.iter().take_while(is_due).map(|(_, ticket)| *ticket)
+        self.indexes.timers.iter().take_while(is_due).map(|(_, ticket)| *ticket)
     }
 
     /// The next whose time is up by `now`.
     pub(super) fn expired(&self, now: Seconds) -> Option<Ticket> {
-        let (at, ticket) = self.expiries.first()?;
+        let (at, ticket) = self.indexes.expiries.first()?;
         (*at <= TimeKey::from(now)).then_some(*ticket)
     }
 
@@ -205,20 +213,22 @@ impl HeldSet {
     pub(super) fn next_due(&self, is_solving: bool) -> Option<Seconds> {
         let first =
             |index: &BTreeSet<(TimeKey, Ticket)>| index.first().map(|(at, _)| Seconds(f64::from_bits(at.0)));
-        let plan_at = if is_solving { None } else { first(&self.timers) };
-        [plan_at, first(&self.expiries)].into_iter().flatten().reduce(Seconds::min)
+        let plan_at = if is_solving { None } else { first(&self.indexes.timers) };
+        [plan_at, first(&self.indexes.expiries)].into_iter().flatten().reduce(Seconds::min)
     }
 
     /// Whoever saw `n` others leave since it was passed over, of `n_sent` in all, goes first from now on.
     pub(super) fn promote(&mut self, n_sent: u64, n: u64) {
-        while let Some((since, ticket)) = self.since.first().copied()
+        while let Some((since, ticket)) = self.indexes.since.first().copied()
             && n_sent.saturating_sub(since) >= n
         {
             self.change(ticket, |held| held.key = OrderKey::first(held.arrival.arrived));
         }
     }
+}
 
-    fn index(&mut self, held: &Held) {
+impl Indexes {
+    fn insert(&mut self, held: &Held) {
         let ticket = held.arrival.ticket;
         match held.stage {
             Stage::Solving => {
@@ -242,7 +252,7 @@ impl HeldSet {
         }
     }
 
-    fn unindex(&mut self, held: &Held) {
+    fn remove(&mut self, held: &Held) {
         let ticket = held.arrival.ticket;
         match held.stage {
             Stage::Solving => {

@@ -12,8 +12,8 @@ use crate::domain::{
     RequestEstimate, RoutingContext, RoutingRequest, Work,
 };
 use crate::routing::{
-    BatchItem, CostModels, Evaluator, LegalSet, NoDestination, Objective, ObjectiveMode, PolicyError,
-    Problem, ProblemError, RoutingDecision, RoutingPolicy, TimeTerm, greedy_finish, legal_set, rng_for,
+    BatchItem, CostModels, LegalSet, NoDestination, Objective, ObjectiveMode, PolicyError, Problem,
+    ProblemError, RoutingDecision, RoutingPolicy, TimeTerm, greedy_finish, legal_set, rng_for,
 };
 use crate::units::{Seconds, Tokens};
 
@@ -136,7 +136,7 @@ impl PlanJob {
     /// # Errors
     /// See [`SolveError`].
     pub fn solve(
-        self,
+        &self,
         policy: &dyn RoutingPolicy,
         params: &PlanParams,
         stop: &mut dyn FnMut() -> bool,
@@ -192,14 +192,13 @@ impl PlanJob {
         let objective = Objective::for_mode(&problem, params.objective, &self.context.scales);
         let mut rng = rng_for(params.seed, self.number);
         let decision = policy.route(&problem, &objective, &mut rng, stop)?;
-        let estimates = Evaluator::new(&problem, &objective).estimates(&decision.assignment);
         let waiting = placeable.iter().map(|(waiting, _)| *waiting);
         let mut predicting = Predicting::new(&self.context, self.completion);
         plan.planned = waiting
-            .zip(decision.assignment.iter().zip(estimates).enumerate())
-            .map(|(waiting, (row, (d, estimate)))| {
+            .zip(decision.assignment.iter().enumerate())
+            .map(|(waiting, (row, d))| {
                 let greedy_finish = greedy_finish(&problem, &objective, row);
-                predicting.planned(waiting, *d, (estimate, problem.transfer(row, *d)), greedy_finish)
+                predicting.planned(waiting, *d, (&problem, row), greedy_finish)
             })
             .collect();
         plan.solved = Some(Box::new(Solved { problem, objective, decision }));

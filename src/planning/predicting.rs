@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::plan::{Planned, Waiting};
 use crate::domain::{CompletionModel, DestinationOrd, RequestEstimate, RoutingContext};
+use crate::routing::Problem;
 use crate::routing::completion::timeline::Timeline;
 use crate::units::Seconds;
 
@@ -19,13 +20,12 @@ impl<'c> Predicting<'c> {
         Self { context, timelines }
     }
 
-    /// The next request of the plan goes to `d`. `estimate` has its completion by the objective's model, and
-    /// `transfer` is its time on the wire.
+    /// The next request of the plan, row `row` of `problem`, goes to `d`.
     pub(super) fn planned(
         &mut self,
         waiting: &Waiting,
         d: DestinationOrd,
-        (mut estimate, transfer): (RequestEstimate, Seconds),
+        (problem, row): (&Problem, usize),
         greedy_finish: Option<Seconds>,
     ) -> Planned {
         let (request, destination) = (&waiting.request, &self.context.destinations[d.idx()]);
@@ -33,11 +33,17 @@ impl<'c> Predicting<'c> {
         let mut work = request.work((d, &destination.throughput), predicted);
         let state = &self.context.states[d.idx()];
         work.prefill += Seconds(state.warm_up.0 * state.pace);
-        let network = destination.network.rtt + transfer;
+        let network = destination.network.rtt + problem.transfer(row, d);
         let timeline = &mut self.timelines[d.idx()];
         let times = timeline.predict(work);
         timeline.push(work);
-        estimate.completion = network + Seconds(times.finish.0 * state.lateness);
+        let estimate = RequestEstimate {
+            quality: problem.quality(row, d),
+            usd: problem.cost(row, d),
+            joules: problem.energy(row, d),
+            service: problem.service(row, d),
+            completion: network + Seconds(times.finish.0 * state.lateness),
+        };
         Planned {
             ticket: waiting.ticket,
             request_id: Arc::clone(&request.id),

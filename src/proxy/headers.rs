@@ -154,9 +154,9 @@ pub(super) fn for_endpoint(headers: &HeaderMap, request_id: HeaderValue) -> Arc<
         (header::ACCEPT_ENCODING, HeaderValue::from_static("identity")),
         (X_REQUEST_ID, request_id),
     ];
-    let is_passed = |(name, _): &(&HeaderName, &HeaderValue)| {
-        [header::ACCEPT, TRACEPARENT, TRACESTATE].contains(name) && !is_for_this_hop(headers, name)
-    };
+    let passing = [header::ACCEPT, TRACEPARENT, TRACESTATE];
+    let is_passed =
+        |(name, _): &(&HeaderName, &HeaderValue)| passing.contains(name) && !is_for_this_hop(headers, name);
     let mut passed = Vec::with_capacity(own.len() + 2);
     passed.extend(headers.iter().filter(is_passed).map(|(name, value)| (name.clone(), value.clone())));
     passed.extend(own);

@@ -74,7 +74,7 @@ where
         + 'static,
     S::Future: Send,
 {
-    let Shutdown { stop, force } = shutdown.clone();
+    let Shutdown { stop, force } = shutdown;
     let Listener { socket, tls, clocks, connections_max, metrics } = listener;
     if let Err(error) = probe_silent_clients(&socket) {
         debug!(%error, "cannot have silent clients probed");
@@ -93,11 +93,13 @@ where
             watch: Arc::new(Watch::new(clocks, metrics.clone())),
             watcher: graceful.watcher(),
         };
-        let (service, shutdown, open) = (service.clone(), shutdown.clone(), metrics.opened());
+        let (service, stop, open) = (service.clone(), stop.clone(), metrics.opened());
+        // A token of its own: connections do not meet at its lock, which every poll takes.
+        let force = force.child_token();
         connections.spawn(async move {
             tokio::select! {
-                () = connection.serve(service, shutdown.stop) => {}
-                () = shutdown.force.cancelled() => {}
+                () = connection.serve(service, stop) => {}
+                () = force.cancelled() => {}
             }
             drop((permit, open));
         });

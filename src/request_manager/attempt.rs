@@ -154,8 +154,9 @@ impl fmt::Debug for Rest {
 }
 
 impl<'a> Attempt<'a> {
-    /// An attempt that begins now. Where the model has to be loaded first, it is given the time for that.
+    /// An attempt that begins at `began`. Where the model has to be loaded first, it is given the time for that.
     pub(super) fn new(
+        began: Instant,
         world: &'a Arc<World>,
         usage: &'a UsageInjection,
         call: &'a Call,
@@ -164,7 +165,6 @@ impl<'a> Attempt<'a> {
         let cold = world.loads.begin(ord);
         let limits = *world.pool.timeouts();
         let limits = if cold.is_some() { limits.with_load() } else { limits };
-        let began = Instant::now();
         Self { call, world, destination, began, limits, cold, usage, asks_for_usage: false }
     }
 

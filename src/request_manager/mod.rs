@@ -22,6 +22,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
 use http_body_util::Full;
 use prometheus::Registry;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -275,8 +276,9 @@ impl RequestManager {
             let ord = placement.planned.destination;
             match self.world.health.begin(self.endpoint_of(ord)) {
                 Ok(under_way) => {
-                    record.place(&placement, self.scheduler.destinations(), &self.world);
-                    match self.attempt(call, &placement, under_way).await {
+                    let now = Instant::now();
+                    record.place(now, &placement, self.scheduler.destinations(), &self.world);
+                    match self.attempt(now, call, &placement, under_way).await {
                         Ok((answer, under_way)) => return Ok(Answered { placement, answer, under_way }),
                         Err(failure) => {
                             record.attempt_over();
@@ -321,13 +323,14 @@ impl RequestManager {
 
     async fn attempt(
         &self,
+        now: Instant,
         call: &Call,
         placement: &Placement,
         mut under_way: UnderWay,
     ) -> Result<(Answer, UnderWay), Failure> {
         let ord = placement.planned.destination;
         let destination = &self.scheduler.destinations()[ord.idx()];
-        match Attempt::new(&self.world, &self.usage, call, (ord, destination)).run().await {
+        match Attempt::new(now, &self.world, &self.usage, call, (ord, destination)).run().await {
             Ok(answer) => Ok((answer, under_way)),
             Err(failure) => {
                 under_way.judge(failure.verdict());

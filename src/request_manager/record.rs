@@ -148,8 +148,14 @@ impl Record {
         self.attempts
     }
 
-    /// The request goes to a destination.
-    pub(super) fn place(&mut self, placement: &Placement, destinations: &Arc<[Destination]>, world: &World) {
+    /// The request goes to a destination at `now`.
+    pub(super) fn place(
+        &mut self,
+        now: Instant,
+        placement: &Placement,
+        destinations: &Arc<[Destination]>,
+        world: &World,
+    ) {
         self.attempts += 1;
         let planned = &placement.planned;
         let estimate = &planned.estimate;
@@ -169,13 +175,13 @@ impl Record {
         self.visit = Some(visit);
         // What it had elsewhere ends first.
         self.flight = None;
-        self.flight = Some(world.speeds.begin(planned.destination, expected));
+        self.flight = Some(world.speeds.begin(now, planned.destination, expected));
         let expected = ExpectedWork {
             tokens: prompt + planned.completion,
             duration: estimate.completion.max(estimate.service),
         };
         let id = Arc::clone(&self.request.id);
-        self.energy = Some(world.power.begin(id, planned.destination, expected));
+        self.energy = Some(world.power.begin(now, id, planned.destination, expected));
         self.dispatch = Some(Dispatch {
             destinations: Arc::clone(destinations),
             ord: planned.destination,
@@ -185,7 +191,7 @@ impl Record {
             completion: planned.completion,
             work: planned.work,
             greedy_left: placement.greedy_left,
-            at: Instant::now(),
+            at: now,
         });
     }
 
@@ -272,7 +278,7 @@ impl Record {
         }
         let modelled = finished.modelled_joules();
         if let Some(energy) = self.energy.take() {
-            energy.end(finished.tokens(), modelled);
+            energy.end(now, finished.tokens(), modelled);
         }
         if outcome == Outcome::Ok {
             self.learn_of_cache();
@@ -280,7 +286,7 @@ impl Record {
         if let Some(flight) = self.flight.take()
             && outcome == Outcome::Ok
         {
-            flight.finish(&self.answered);
+            flight.finish(now, &self.answered);
         }
         if let Some(client) = &self.client
             && let Some(cost) = self.cost(outcome)

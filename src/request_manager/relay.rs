@@ -305,6 +305,15 @@ impl RelayBody {
         self.stream.meter.as_ref().is_some_and(StreamMeter::is_between_events)
     }
 
+    /// Nothing has come for now, as after every piece of a stream: the time to look whether it is to go on.
+    fn waits(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        let is_done = self.stream.meter.as_ref().is_some_and(StreamMeter::is_done);
+        if !is_done && self.give_up.as_mut().poll(cx).is_ready() {
+            return self.stopped();
+        }
+        self.silent(cx)
+    }
+
     fn silent(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         ready!(self.timer.as_mut().poll(cx));
         if Instant::now() < self.due {
@@ -342,10 +351,6 @@ impl Body for RelayBody {
             }
             State::Passing => {}
         }
-        let is_done = this.stream.meter.as_ref().is_some_and(StreamMeter::is_done);
-        if !is_done && this.give_up.as_mut().poll(cx).is_ready() {
-            return this.stopped();
-        }
         if !this.stream.held.is_empty() {
             this.note_first_content();
             let held = std::mem::take(&mut this.stream.held).freeze();
@@ -356,7 +361,7 @@ impl Body for RelayBody {
                 Rest::Head(head) => match head.as_mut().poll(cx) {
                     Poll::Ready(Ok(body)) => this.stream.rest = Rest::Body(body),
                     Poll::Ready(Err(failure)) => return this.refused(&failure),
-                    Poll::Pending => return this.silent(cx),
+                    Poll::Pending => return this.waits(cx),
                 },
                 Rest::Body(body) => match Pin::new(body).poll_frame(cx) {
                     Poll::Ready(Some(Ok(frame))) => {
@@ -365,7 +370,7 @@ impl Body for RelayBody {
                     }
                     Poll::Ready(Some(Err(_))) => return this.cut(BROKEN),
                     Poll::Ready(None) => return this.ended(),
-                    Poll::Pending => return this.silent(cx),
+                    Poll::Pending => return this.waits(cx),
                 },
                 Rest::Nothing => return Poll::Ready(None),
             }

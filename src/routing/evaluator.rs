@@ -2,10 +2,11 @@
 //!
 //! Searches use incremental deltas; tests hold those against this evaluator.
 
-use crate::domain::{DestinationOrd, RequestEstimate};
+use crate::domain::DestinationOrd;
+use crate::routing::completion::timeline::Timeline;
 use crate::routing::completion::{Makespan, completions};
-use crate::routing::objective::Objective;
-use crate::routing::problem::Problem;
+use crate::routing::objective::{Objective, network_s};
+use crate::routing::problem::{Problem, SumTables};
 use crate::units::{Joules, Seconds, Usd};
 
 /// Q, C, E, T of an assignment before normalisation.
@@ -68,13 +69,15 @@ pub struct Evaluator<'a> {
     problem: &'a Problem,
     objective: &'a Objective,
     makespan: Makespan,
+    /// What is at each destination, with the requests of an assignment so far.
+    timelines: Vec<Timeline>,
 }
 
 impl<'a> Evaluator<'a> {
-    /// An evaluator with room for the problem's sums.
+    /// An evaluator; its room for sums is used again for every assignment.
     #[must_use]
     pub fn new(problem: &'a Problem, objective: &'a Objective) -> Self {
-        Self { problem, objective, makespan: Makespan::new(problem) }
+        Self { problem, objective, makespan: Makespan::default(), timelines: Vec::new() }
     }
 
     /// Q, C, E, T.
@@ -110,22 +113,36 @@ impl<'a> Evaluator<'a> {
             let time_s = self.makespan.of(self.problem, assignment);
             return self.objective.time_weight_per_s() * time_s + self.queueing(assignment);
         };
-        let mut timelines = sum.timelines.clone();
-        let serve = |(r, d): (usize, &DestinationOrd)| {
-            let (timeline, work) = (&mut timelines[d.idx()], sum.work(r, *d));
-            let added = term.added(r, work, timeline);
-            timeline.push(work);
-            added
-        };
-        assignment.iter().enumerate().map(serve).sum()
+        let mut added = 0.0;
+        self.serve(sum, assignment, |r, d, timeline| added += term.added(r, sum.work(r, d), timeline));
+        added
+    }
+
+    /// Serves the requests in the order of the rows; `on` sees each with the timeline that it is to be served on next.
+    fn serve(
+        &mut self,
+        sum: &SumTables,
+        assignment: &[DestinationOrd],
+        mut on: impl FnMut(usize, DestinationOrd, &Timeline),
+    ) {
+        self.timelines.clone_from(&sum.timelines);
+        for (r, d) in assignment.iter().enumerate() {
+            let timeline = &mut self.timelines[d.idx()];
+            on(r, *d, timeline);
+            timeline.push(sum.work(r, *d));
+        }
     }
 
     /// Batch completion time by the model in force, seconds.
     fn time_s(&mut self, assignment: &[DestinationOrd]) -> f64 {
-        match self.problem.sum() {
-            Some(_) => self.completions(assignment).iter().map(|finish| finish.0).fold(0.0, f64::max),
-            None => self.makespan.of(self.problem, assignment),
-        }
+        let problem = self.problem;
+        let Some(sum) = problem.sum() else { return self.makespan.of(problem, assignment) };
+        let mut last_s = 0.0_f64;
+        self.serve(sum, assignment, |r, d, timeline| {
+            let finish = timeline.predict(sum.work(r, d)).finish;
+            last_s = last_s.max(network_s(problem, sum, r, d) + finish.0);
+        });
+        last_s
     }
 
     /// What the requests of the batch cost each other by queueing at the same destinations: per destination the
@@ -149,24 +166,23 @@ impl<'a> Evaluator<'a> {
     pub fn terms(&mut self, assignment: &[DestinationOrd]) -> ObjectiveTerms {
         let (n, bounds) = (assignment.len() as f64, self.objective.bounds());
         let (mean, w) = (self.objective.mean_weights(), self.objective.time_weight_per_s());
+        let makespan_s = if w > 0.0 { self.makespan.of(self.problem, assignment) } else { 0.0 };
         let mut terms = ObjectiveTerms {
             quality: -mean.quality * bounds.quality.offset(),
             cost: -mean.cost * bounds.cost.offset(),
             energy: -mean.energy * bounds.energy.offset(),
-            time: w * self.makespan.of(self.problem, assignment) - mean.time * bounds.time.offset(),
+            time: w * makespan_s - mean.time * bounds.time.offset(),
             backlog: self.queueing(assignment),
             ..ObjectiveTerms::default()
         };
         if let (Some(sum), Some(term)) = (self.problem.sum(), self.objective.sum()) {
-            let mut timelines = sum.timelines.clone();
-            for (r, d) in assignment.iter().enumerate() {
-                let timeline = &mut timelines[d.idx()];
-                let parts = term.parts(self.problem, sum, (r, *d), timeline);
-                timeline.push(sum.work(r, *d));
+            let problem = self.problem;
+            self.serve(sum, assignment, |r, d, timeline| {
+                let parts = term.parts(problem, sum, (r, d), timeline);
                 terms.time += parts.finish;
                 terms.externality += parts.externality;
                 terms.price += parts.price;
-            }
+            });
         }
         for (r, d) in assignment.iter().enumerate() {
             let weights = self.problem.weights(r);
@@ -187,19 +203,6 @@ impl<'a> Evaluator<'a> {
     #[must_use]
     pub fn completions(&self, assignment: &[DestinationOrd]) -> Vec<Seconds> {
         completions(self.problem, assignment)
-    }
-
-    /// What the decision predicts for every request.
-    #[must_use]
-    pub fn estimates(&self, assignment: &[DestinationOrd]) -> Vec<RequestEstimate> {
-        let estimate = |((r, d), completion): ((usize, &DestinationOrd), Seconds)| RequestEstimate {
-            quality: self.problem.quality(r, *d),
-            usd: self.problem.cost(r, *d),
-            joules: self.problem.energy(r, *d),
-            service: self.problem.service(r, *d),
-            completion,
-        };
-        assignment.iter().enumerate().zip(self.completions(assignment)).map(estimate).collect()
     }
 }
 

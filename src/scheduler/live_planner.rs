@@ -217,7 +217,7 @@ impl LivePlanner {
                     state.due = due;
                     break;
                 }
-                Step::Solve(job) => match state.solver.solve(*job) {
+                Step::Solve(job) => match state.solver.solve(job) {
                     Some(outcome) => {
                         now = self.now();
                         state.take_outcome(now, outcome);

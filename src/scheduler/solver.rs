@@ -51,21 +51,21 @@ pub(super) enum Solver {
     /// At once.
     InPlace(Deciding),
     /// On the thread at the other end, which hands the plan to [`LivePlanner::solved`].
-    Thread(SyncSender<PlanJob>),
+    Thread(SyncSender<Box<PlanJob>>),
 }
 
 impl Solver {
     /// A solver with a thread, and the end its thread reads from.
-    pub(super) fn on_thread() -> (Self, Receiver<PlanJob>) {
+    pub(super) fn on_thread() -> (Self, Receiver<Box<PlanJob>>) {
         let (jobs, inbox) = sync_channel(1);
         (Self::Thread(jobs), inbox)
     }
 
     /// Solves a job, or has it solved: `None`.
-    pub(super) fn solve(&self, job: PlanJob) -> Option<SolveOutcome> {
+    pub(super) fn solve(&self, job: Box<PlanJob>) -> Option<SolveOutcome> {
         match self {
             // It does not ask when to stop.
-            Self::InPlace(deciding) => Some(deciding.solve(job, &mut || false)),
+            Self::InPlace(deciding) => Some(deciding.solve(&job, &mut || false)),
             // The planner has one job under way at most: there is room.
             Self::Thread(jobs) => jobs.try_send(job).is_err().then_some(Err(NoPlan::Gone)),
         }
@@ -74,10 +74,14 @@ impl Solver {
 
 impl Deciding {
     /// Starts the thread that solves what comes through `inbox`; it ends with the scheduler.
-    pub(super) fn start(self, inbox: Receiver<PlanJob>, planner: Weak<LivePlanner>) -> std::io::Result<()> {
+    pub(super) fn start(
+        self,
+        inbox: Receiver<Box<PlanJob>>,
+        planner: Weak<LivePlanner>,
+    ) -> std::io::Result<()> {
         std::thread::Builder::new().name("cema-solver".to_owned()).spawn(move || {
             for job in inbox {
-                let outcome = self.solve_within_budget(job);
+                let outcome = self.solve_within_budget(&job);
                 let Some(planner) = planner.upgrade() else { return };
                 planner.solved(outcome);
             }
@@ -85,13 +89,13 @@ impl Deciding {
         Ok(())
     }
 
-    fn solve_within_budget(&self, job: PlanJob) -> SolveOutcome {
+    fn solve_within_budget(&self, job: &PlanJob) -> SolveOutcome {
         let (began, began_cpu) = (Instant::now(), thread_cpu_time());
         let is_spent = || (thread_cpu_time() - began_cpu).0 >= self.budget.as_secs_f64();
         self.solve(job, &mut || is_spent() || began.elapsed() >= self.budget * WALL_PER_BUDGET)
     }
 
-    fn solve(&self, job: PlanJob, stop: &mut dyn FnMut() -> bool) -> SolveOutcome {
+    fn solve(&self, job: &PlanJob, stop: &mut dyn FnMut() -> bool) -> SolveOutcome {
         let began = Instant::now();
         let deciding = catch_unwind(AssertUnwindSafe(|| job.solve(self.policy.as_ref(), &self.params, stop)));
         let plan = deciding.map_err(|_| NoPlan::Panicked)??;

@@ -171,20 +171,35 @@ impl<'a> Cursor<'a> {
     }
 
     /// Steps over a string and says whether it has escapes.
+    #[inline]
     fn skip_string(&mut self) -> Option<bool> {
-        let mut rest = self.text.as_bytes().get(self.at..)?.strip_prefix(b"\"")?;
+        let inside = self.text.as_bytes().get(self.at..)?.strip_prefix(b"\"")?;
+        // Most are keys and short values.
+        let length = plain_start(inside);
+        if inside.get(length) == Some(&b'"') {
+            self.at += length + 2;
+            return Some(false);
+        }
+        self.skip_long_string(&inside[length..])
+    }
+
+    /// From `rest`, inside of a string, to behind it; whether there are escapes on the way. Out of line: short strings
+    /// would pay for its frame.
+    #[inline(never)]
+    fn skip_long_string(&mut self, mut rest: &[u8]) -> Option<bool> {
         let mut is_escaped = false;
+        let mut length = long_plain_length(rest);
         loop {
-            rest = &rest[plain_length(rest)..];
-            match rest {
+            rest = match &rest[length..] {
                 [b'"', after @ ..] => {
                     self.at = self.text.len() - after.len();
                     return Some(is_escaped);
                 }
-                [b'\\', ..] => rest = &rest[escape_length(rest)?..],
+                escape @ [b'\\', ..] => &escape[escape_length(escape)?..],
                 _ => return None,
-            }
+            };
             is_escaped = true;
+            length = plain_length(rest);
         }
     }
 
@@ -230,23 +245,34 @@ const fn specials(word: u64) -> u64 {
     borrowed & !word & all(0x80)
 }
 
-/// How many bytes of the inside of a string precede the first that is no plain part of it, if there is one.
-fn plain_length(rest: &[u8]) -> usize {
-    let mut length = 0;
-    while length < SHORT_STRING
-        && let Some(word) = rest[length..].first_chunk()
-    {
+/// How many bytes of the inside of a string precede the first that is no plain part of it, as far as a few words go.
+#[inline]
+fn plain_start(rest: &[u8]) -> usize {
+    let (words, _) = rest[..rest.len().min(SHORT_STRING)].as_chunks();
+    for (word, length) in words.iter().zip((0..).step_by(8)) {
         let specials = specials(u64::from_le_bytes(*word));
         if specials != 0 {
             return length + specials.trailing_zeros() as usize / 8;
         }
-        length += 8;
     }
-    let long = &rest[length..];
-    let plain = &long[..memchr2(b'"', b'\\', long).unwrap_or(long.len())];
+    8 * words.len()
+}
+
+/// How many bytes of the inside of a string precede the first that is no plain part of it, if there is one.
+fn plain_length(rest: &[u8]) -> usize {
+    let start = plain_start(rest);
+    match rest.get(start) {
+        Some(b'"' | b'\\') => start,
+        _ => start + long_plain_length(&rest[start..]),
+    }
+}
+
+/// The same where there is much to come; 0 where a control character comes.
+fn long_plain_length(rest: &[u8]) -> usize {
+    let plain = &rest[..memchr2(b'"', b'\\', rest).unwrap_or(rest.len())];
     // Without an early exit, so that it is done in strides.
     let least = plain.iter().fold(u8::MAX, |least, byte| least.min(*byte));
-    length + if least < 0x20 { 0 } else { plain.len() }
+    if least < 0x20 { 0 } else { plain.len() }
 }
 
 /// Length of the escape at the start of `rest`.

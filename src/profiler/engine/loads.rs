@@ -208,19 +208,18 @@ impl ModelLoads {
     /// A request leaves for `d`. `None` where its model is loaded, as far as one knows.
     #[must_use]
     pub fn begin(&self, d: DestinationOrd) -> Option<ColdStart> {
-        let sent = Instant::now();
         let is_first = self.update(d, |state| match &mut state.loading {
             Some(loading) => {
                 loading.n_waiting = loading.n_waiting.saturating_add(1);
                 Some(false)
             }
             None if state.is_loaded == Some(false) => {
-                state.loading = Some(Loading { since: sent, n_waiting: 1 });
+                state.loading = Some(Loading { since: Instant::now(), n_waiting: 1 });
                 Some(true)
             }
             None => None,
         })?;
-        Some(ColdStart { loads: self.clone(), d, sent, is_first, waited: None })
+        Some(ColdStart { loads: self.clone(), d, sent: Instant::now(), is_first, waited: None })
     }
 
     /// Takes over what an engine says of its models.

@@ -172,7 +172,7 @@ mod tests {
 
     use prometheus::Registry;
     use tokio::sync::broadcast;
-    use tokio::time::{advance, pause};
+    use tokio::time::{Instant, advance, pause};
 
     use super::*;
     use crate::domain::DestinationOrd;
@@ -205,9 +205,9 @@ mod tests {
         /// A request of three seconds, 40 J by the model.
         async fn request(&mut self) {
             let expected = ExpectedWork { tokens: Tokens(300.0), duration: Seconds(3.0) };
-            let share = self.power.begin("r".into(), DestinationOrd(0), expected);
+            let share = self.power.begin(Instant::now(), "r".into(), DestinationOrd(0), expected);
             self.sample(3).await;
-            share.end(Some(Tokens(300.0)), Some(Joules(40.0)));
+            share.end(Instant::now(), Some(Tokens(300.0)), Some(Joules(40.0)));
         }
 
         /// `n` readings, a second apart.

@@ -188,15 +188,16 @@ impl PowerProfiler {
         node.books().now
     }
 
-    /// The request `request_id` is sent to `destination`.
+    /// The request `request_id` is sent to `destination` at `now`.
     #[must_use]
     pub fn begin(
         &self,
+        now: Instant,
         request_id: Arc<str>,
         destination: DestinationOrd,
         expected: ExpectedWork,
     ) -> EnergyShare {
-        let now = self.shared.now();
+        let now = self.shared.since_start(now);
         let work = self.shared.node_of.get(destination.idx()).copied().flatten().map(|node| {
             let id = self.shared.nodes[node].books().ledger.begin(now, expected);
             (node, id)
@@ -224,17 +225,17 @@ pub struct EnergyShare {
 }
 
 impl EnergyShare {
-    /// The request is over at its destination. `tokens` (prompt and completion) are those that were counted; `modelled`
+    /// The request is over at its destination by `now`. `tokens` (prompt and completion) are those that were counted; `modelled`
     /// is what it drew by the model, for where no meter tells.
-    pub fn end(mut self, tokens: Option<Tokens>, modelled: Option<Joules>) {
-        self.over(tokens, modelled);
+    pub fn end(mut self, now: Instant, tokens: Option<Tokens>, modelled: Option<Joules>) {
+        self.over(now, tokens, modelled);
     }
 
-    fn over(&mut self, tokens: Option<Tokens>, modelled: Option<Joules>) {
+    fn over(&mut self, now: Instant, tokens: Option<Tokens>, modelled: Option<Joules>) {
         let Some(mut ticket) = self.ticket.take() else { return };
         ticket.modelled = modelled;
         let Some((node, id)) = self.work else { return self.shared.emit([(ticket, None)]) };
-        let now = self.shared.now();
+        let now = self.shared.since_start(now);
         let mut books = self.shared.nodes[node].books();
         if !books.is_metered && books.ledger.n_ended() == 0 {
             let drawn = books.ledger.end_unread(id, now);
@@ -253,13 +254,17 @@ impl EnergyShare {
 
 impl Drop for EnergyShare {
     fn drop(&mut self) {
-        self.over(None, None);
+        self.over(Instant::now(), None, None);
     }
 }
 
 impl Shared {
     fn now(&self) -> Seconds {
-        Seconds(self.started.elapsed().as_secs_f64())
+        self.since_start(Instant::now())
+    }
+
+    fn since_start(&self, at: Instant) -> Seconds {
+        Seconds(at.duration_since(self.started).as_secs_f64())
     }
 
     /// Counts what requests drew, and tells whoever follows.

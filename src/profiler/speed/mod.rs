@@ -82,10 +82,10 @@ impl SpeedProfiler {
         Ok(Self { shared: Arc::new(Shared { epoch: Instant::now(), flows, metrics }) })
     }
 
-    /// A request is sent to `d`, one of the destinations.
+    /// A request is sent to `d`, one of the destinations, at `now`.
     #[must_use]
-    pub fn begin(&self, d: DestinationOrd, expected: Expected) -> Flight {
-        let now = self.now();
+    pub fn begin(&self, now: Instant, d: DestinationOrd, expected: Expected) -> Flight {
+        let now = self.since_epoch(now);
         let index = self.flow(d).begin(now, expected);
         Flight { profiler: self.clone(), d, index, n_events: 0, is_over: false }
     }
@@ -113,7 +113,11 @@ impl SpeedProfiler {
     }
 
     fn now(&self) -> Seconds {
-        Seconds(self.shared.epoch.elapsed().as_secs_f64())
+        self.since_epoch(Instant::now())
+    }
+
+    fn since_epoch(&self, at: Instant) -> Seconds {
+        Seconds(at.duration_since(self.shared.epoch).as_secs_f64())
     }
 
     fn flow(&self, d: DestinationOrd) -> MutexGuard<'_, Flow> {
@@ -141,9 +145,9 @@ impl Flight {
         }
     }
 
-    /// It has been answered.
-    pub fn finish(mut self, answered: &Answered) {
-        let now = self.profiler.now();
+    /// It has been answered, by `now`.
+    pub fn finish(mut self, now: Instant, answered: &Answered) {
+        let now = self.profiler.since_epoch(now);
         self.is_over = true;
         self.profiler.flow(self.d).finish(now, self.index, answered);
     }

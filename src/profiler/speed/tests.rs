@@ -41,12 +41,15 @@ fn gauge(registry: &Registry, name: &str, labels: &[&str]) -> f64 {
 async fn a_stream_is_measured_from_its_first_content_to_its_end() {
     let (profiler, registry) = profiler();
     for _ in 0..40 {
-        let mut flight = profiler.begin(D0, expected());
+        let mut flight = profiler.begin(Instant::now(), D0, expected());
         tokio::time::sleep(Duration::from_millis(100)).await;
         flight.first_content();
         tokio::time::sleep(Duration::from_secs(2)).await;
         let (prompt, completion) = (Some(Tokens(10.0)), Some(Tokens(101.0)));
-        flight.finish(&Answered { prompt, completion, events: 101, choices: 1, ..Answered::default() });
+        flight.finish(
+            Instant::now(),
+            &Answered { prompt, completion, events: 101, choices: 1, ..Answered::default() },
+        );
     }
     profiler.tick();
     let readings = profiler.readings();
@@ -61,7 +64,7 @@ async fn a_stream_is_measured_from_its_first_content_to_its_end() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_flight_is_gone_and_events_count_once() {
     let (profiler, registry) = profiler();
-    let mut flight = profiler.begin(D0, expected());
+    let mut flight = profiler.begin(Instant::now(), D0, expected());
     flight.first_content();
     for n_events in [1, 3, 3, 8] {
         flight.events(n_events);

@@ -54,24 +54,20 @@ pub fn completions(problem: &Problem, assignment: &[DestinationOrd]) -> Vec<Seco
 }
 
 /// Reusable sums for the makespan of many assignments of one problem.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Makespan {
     longest_s: Vec<f64>,
     total_s: Vec<f64>,
 }
 
 impl Makespan {
-    /// Room for the destinations of `problem`.
-    #[must_use]
-    pub fn new(problem: &Problem) -> Self {
-        let m = problem.n_destinations();
-        Self { longest_s: vec![0.0; m], total_s: vec![0.0; m] }
-    }
-
     /// Batch T: the largest T_d over used destinations, seconds.
     pub fn of(&mut self, problem: &Problem, assignment: &[DestinationOrd]) -> f64 {
-        self.longest_s.fill(-1.0);
-        self.total_s.fill(0.0);
+        let m = problem.n_destinations();
+        self.longest_s.clear();
+        self.longest_s.resize(m, -1.0);
+        self.total_s.clear();
+        self.total_s.resize(m, 0.0);
         for (r, d) in assignment.iter().enumerate() {
             let service_s = problem.service(r, *d).get();
             self.total_s[d.idx()] += service_s;

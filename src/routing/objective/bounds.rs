@@ -129,7 +129,7 @@ enum BatchTime {
 
 impl BatchTime {
     fn new(problem: &Problem) -> Self {
-        if problem.sum().is_some() { Self::Sum } else { Self::Makespan(Makespan::new(problem)) }
+        if problem.sum().is_some() { Self::Sum } else { Self::Makespan(Makespan::default()) }
     }
 
     fn of(&mut self, problem: &Problem, assignment: &[DestinationOrd]) -> f64 {

@@ -132,12 +132,9 @@ impl Objective {
         let time_weight_per_s = if sum.is_none() { mean_weights.time * bounds.time.inverse() } else { 0.0 };
         let per_request =
             [bounds.quality.inverse() / n as f64, bounds.cost.inverse(), bounds.energy.inverse()];
-        let loads = tables.destinations.iter();
-        let backlog_price: Vec<f64> = if has_backlog_term {
-            loads.map(|d| time_weight_per_s * d.backlog_s / d.batch_speedup).collect()
-        } else {
-            vec![0.0; m]
-        };
+        let priced = if has_backlog_term { tables.destinations.as_slice() } else { &[] };
+        let backlog_price: Vec<f64> =
+            priced.iter().map(|d| time_weight_per_s * d.backlog_s / d.batch_speedup).collect();
         let mut separable = Vec::with_capacity(n * m);
         for (r, weights) in tables.weights.iter().enumerate() {
             let row = r * m..(r + 1) * m;
@@ -148,7 +145,8 @@ impl Objective {
             ];
             let terms = tables.quality_loss[row.clone()].iter().zip(&tables.cost_usd[row.clone()]);
             let more = tables.energy_j[row.clone()].iter().zip(&tables.service_s[row.clone()]);
-            let cells = terms.zip(more).zip(&backlog_price).zip(&tables.legal[row]);
+            let prices = backlog_price.iter().chain(std::iter::repeat(&0.0));
+            let cells = terms.zip(more).zip(prices).zip(&tables.legal[row]);
             separable.extend(cells.map(|((((quality_loss, cost), (energy, service)), price), legal)| {
                 let value = scale[0] * quality_loss + scale[1] * cost + scale[2] * energy + price * service;
                 if *legal { value } else { f64::INFINITY }

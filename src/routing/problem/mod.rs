@@ -321,7 +321,7 @@ fn check_sizes(tables: &ProblemTables) -> Result<(), ProblemError> {
     }
     let want = n.checked_mul(m).filter(|cells| *cells <= CELLS_MAX);
     let want = want.ok_or(ProblemError::TooLarge { requests: n, destinations: m })?;
-    let sizes = [
+    check_each_size(&[
         ("quality_loss", tables.quality_loss.len(), want),
         ("cost_usd", tables.cost_usd.len(), want),
         ("energy_j", tables.energy_j.len(), want),
@@ -329,11 +329,14 @@ fn check_sizes(tables: &ProblemTables) -> Result<(), ProblemError> {
         ("transfer_s", tables.transfer_s.len(), want),
         ("legal", tables.legal.len(), want),
         ("length_tokens", tables.length_tokens.len(), n),
-    ];
-    let of_sum = tables.sum.iter().flat_map(|sum| sum.sizes(n, m));
-    let mut sizes = sizes.into_iter().chain(of_sum);
-    match sizes.find(|(_, got, want)| got != want) {
-        Some((table, got, want)) => Err(ProblemError::Size { table, got, want }),
+    ])?;
+    tables.sum.as_ref().map_or(Ok(()), |sum| check_each_size(&sum.sizes(n, m)))
+}
+
+/// Name, entries found and entries needed of some tables.
+fn check_each_size(sizes: &[(&'static str, usize, usize)]) -> Result<(), ProblemError> {
+    match sizes.iter().find(|(_, got, want)| got != want) {
+        Some(&(table, got, want)) => Err(ProblemError::Size { table, got, want }),
         None => Ok(()),
     }
 }
@@ -354,7 +357,12 @@ fn check_destinations(tables: &ProblemTables) -> Result<(), ProblemError> {
             });
         }
     }
-    let mut ids: Vec<&DestinationId> = tables.destinations.iter().map(|d| &d.id).collect();
+    let ids = tables.destinations.iter().map(|d| &d.id);
+    // Fleets are often in the order of their names.
+    if ids.clone().is_sorted_by(|a, b| a < b) {
+        return Ok(());
+    }
+    let mut ids: Vec<&DestinationId> = ids.collect();
     ids.sort_unstable();
     match ids.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => Err(ProblemError::DuplicateId(pair[0].clone())),
@@ -400,10 +408,10 @@ fn check_rows(tables: &ProblemTables) -> Result<(), ProblemError> {
 fn caps(tables: &ProblemTables, keep: impl Fn(&DestinationLoad) -> bool) -> Result<Option<Caps>, Shortage> {
     let n = tables.weights.len();
     let most = |load: &DestinationLoad| load.cap.map_or(n, |cap| n.min(cap as usize));
-    let most: Vec<usize> = tables.destinations.iter().map(most).collect();
-    if most.iter().all(|most| *most == n) {
+    if tables.destinations.iter().all(|load| most(load) == n) {
         return Ok(None);
     }
+    let most: Vec<usize> = tables.destinations.iter().map(most).collect();
     let kept: Vec<bool> = tables.destinations.iter().map(keep).collect();
     let cells = tables.legal.iter().zip(kept.iter().cycle());
     Caps::new(cells.map(|(legal, kept)| *legal && *kept).collect(), most).map(Some)
@@ -439,5 +447,5 @@ fn check_clusters(clusters: &Clusters, n: usize, m: usize) -> Result<(), Problem
 }
 
 fn is_quantity(value: f64) -> bool {
-    value.is_finite() && value >= 0.0
+    (0.0..=f64::MAX).contains(&value)
 }

@@ -72,12 +72,12 @@ impl SumTables {
         }
         for (d, load) in destinations.iter().enumerate() {
             let common = [
-                ("sum.destinations[].rtt_s", self.rtt_s[d], NOT_NEGATIVE),
-                ("sum.destinations[].price_per_s", self.price_per_s[d], NOT_NEGATIVE),
+                ("sum.destinations[].rtt_s", self.rtt_s[d], Range::NotNegative),
+                ("sum.destinations[].price_per_s", self.price_per_s[d], Range::NotNegative),
             ];
-            let mut figures = common.into_iter().chain(figures(&self.timelines[d]));
-            if let Some((field, value, range)) = figures.find(|(_, value, range)| !(range.holds)(*value)) {
-                let (destination, range) = (load.id.clone(), range.says);
+            let fault = out_of_range(&common).or_else(|| timeline_fault(&self.timelines[d]));
+            if let Some((field, value, range)) = fault {
+                let (destination, range) = (load.id.clone(), range.says());
                 return Err(ProblemError::Destination { destination, field, value, range });
             }
         }
@@ -86,32 +86,56 @@ impl SumTables {
 }
 
 /// What a figure may be.
-struct Range {
-    holds: fn(f64) -> bool,
-    says: &'static str,
+#[derive(Debug, Clone, Copy)]
+enum Range {
+    NotNegative,
+    Positive,
+    AtLeastOne,
 }
 
-const NOT_NEGATIVE: Range = Range { holds: is_quantity, says: "not negative" };
-const POSITIVE: Range = Range { holds: |value| value.is_finite() && value > 0.0, says: "positive" };
-const AT_LEAST_ONE: Range = Range { holds: |value| value.is_finite() && value >= 1.0, says: "at least 1" };
+impl Range {
+    fn holds(self, value: f64) -> bool {
+        match self {
+            Self::NotNegative => is_quantity(value),
+            Self::Positive => value.is_finite() && value > 0.0,
+            Self::AtLeastOne => value.is_finite() && value >= 1.0,
+        }
+    }
 
-/// Name, value and range of all that a timeline has.
-fn figures(timeline: &Timeline) -> Vec<(&'static str, f64, Range)> {
+    const fn says(self) -> &'static str {
+        match self {
+            Self::NotNegative => "not negative",
+            Self::Positive => "positive",
+            Self::AtLeastOne => "at least 1",
+        }
+    }
+}
+
+/// A figure by its name, its value and what it may be.
+type Figure = (&'static str, f64, Range);
+
+/// The first figure that is not what it may be.
+fn out_of_range(figures: &[Figure]) -> Option<Figure> {
+    figures.iter().copied().find(|(_, value, range)| !range.holds(*value))
+}
+
+/// The first figure of a timeline that is not what it may be.
+fn timeline_fault(timeline: &Timeline) -> Option<Figure> {
     match timeline {
-        Timeline::Fifo(fifo) => vec![
-            ("sum.destinations[].timeline.backlog_s", fifo.busy_s, NOT_NEGATIVE),
-            ("sum.destinations[].timeline.batch_speedup", fifo.batch_speedup, AT_LEAST_ONE),
-            ("sum.destinations[].timeline.pace", fifo.pace, POSITIVE),
-        ],
-        Timeline::Slots(SlotTimeline { speed, load, pace }) => vec![
-            ("sum.destinations[].timeline.slots", f64::from(speed.slots), AT_LEAST_ONE),
-            ("sum.destinations[].timeline.batch_speedup", speed.batch_speedup, AT_LEAST_ONE),
-            ("sum.destinations[].timeline.pace", *pace, POSITIVE),
-            ("sum.destinations[].timeline.prefill_s", load.prefill.0, NOT_NEGATIVE),
-            ("sum.destinations[].timeline.decode_s", load.decode.0, NOT_NEGATIVE),
-            ("sum.destinations[].timeline.soonest_s", load.soonest.0, NOT_NEGATIVE),
-            ("sum.destinations[].timeline.queued_prefill_s", load.queued_work.prefill.0, NOT_NEGATIVE),
-            ("sum.destinations[].timeline.queued_decode_s", load.queued_work.decode.0, NOT_NEGATIVE),
-        ],
+        Timeline::Fifo(fifo) => out_of_range(&[
+            ("sum.destinations[].timeline.backlog_s", fifo.busy_s, Range::NotNegative),
+            ("sum.destinations[].timeline.batch_speedup", fifo.batch_speedup, Range::AtLeastOne),
+            ("sum.destinations[].timeline.pace", fifo.pace, Range::Positive),
+        ]),
+        Timeline::Slots(SlotTimeline { speed, load, pace }) => out_of_range(&[
+            ("sum.destinations[].timeline.slots", f64::from(speed.slots), Range::AtLeastOne),
+            ("sum.destinations[].timeline.batch_speedup", speed.batch_speedup, Range::AtLeastOne),
+            ("sum.destinations[].timeline.pace", *pace, Range::Positive),
+            ("sum.destinations[].timeline.prefill_s", load.prefill.0, Range::NotNegative),
+            ("sum.destinations[].timeline.decode_s", load.decode.0, Range::NotNegative),
+            ("sum.destinations[].timeline.soonest_s", load.soonest.0, Range::NotNegative),
+            ("sum.destinations[].timeline.queued_prefill_s", load.queued_work.prefill.0, Range::NotNegative),
+            ("sum.destinations[].timeline.queued_decode_s", load.queued_work.decode.0, Range::NotNegative),
+        ]),
     }
 }

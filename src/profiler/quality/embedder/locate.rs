@@ -8,6 +8,21 @@ use crate::profiler::quality::params::EmbedderParams;
 /// Where a package installs the library and the model.
 const SYSTEM_DIR: &str = "/usr/lib/cema-router";
 
+/// What `make setup` fills, in the checkout.
+const SET_UP_CACHE: &str = ".cache/cema";
+
+/// The folder that `make setup` filled: that of the `working` directory or, where there is none, that of the checkout
+/// in which `program` lies.
+#[must_use]
+pub fn set_up_cache(working: &Path, program: Option<&Path>) -> PathBuf {
+    let here = working.join(SET_UP_CACHE);
+    if here.is_dir() {
+        return here;
+    }
+    let folders = program.into_iter().flat_map(Path::ancestors).skip(1);
+    folders.map(|folder| folder.join(SET_UP_CACHE)).find(|cache| cache.is_dir()).unwrap_or(here)
+}
+
 /// Absolute paths of the files an embedder needs; all existed when they were looked up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbedderFiles {
@@ -93,6 +108,19 @@ mod tests {
         let error = locate(&params).unwrap_err().to_string();
         assert!(error.contains("mine.so") && !error.contains("env.so"), "{error}");
         assert!(error.contains("make setup") && error.contains("embedder.library"), "{error}");
+    }
+
+    #[test]
+    fn the_set_up_cache_is_also_found_from_the_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = dir.path().join(SET_UP_CACHE);
+        std::fs::create_dir_all(&cache).unwrap();
+        let (working, program) = (dir.path().join("home"), dir.path().join("target/release/cema-router"));
+        assert_eq!(set_up_cache(&working, Some(&program)), cache);
+        let here = working.join(SET_UP_CACHE);
+        assert_eq!(set_up_cache(&working, None), here);
+        std::fs::create_dir_all(&here).unwrap();
+        assert_eq!(set_up_cache(&working, Some(&program)), here);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use locate::{EmbedderFiles, locate};
+pub use locate::{EmbedderFiles, locate, set_up_cache};
 
 use crate::profiler::quality::params::EmbedderParams;
 
