@@ -398,6 +398,7 @@ fn scheduling(config: &Config) -> (Box<dyn RoutingPolicy + Send + Sync>, Schedul
             weights: routing.weights,
             completion: costs.completion,
             prices: routing.policy.pays_prices().then(PriceParams::default),
+            refuses_infeasible: routing.refuse_infeasible_deadlines,
         },
         plan: PlanParams { costs, objective: routing.objective, seed: routing.seed },
         budget: routing.budget,

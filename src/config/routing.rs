@@ -52,6 +52,9 @@ pub struct RoutingConfig {
     pub energy_model: EnergyModel,
     /// `budget_ms`: thread CPU per plan, 0.05 to 1000; default 4.
     pub budget: Duration,
+    /// `refuse_infeasible_deadlines`: whether a request is refused (503) once no legal destination is predicted to meet
+    /// its deadline; default false, which serves it all the same.
+    pub refuse_infeasible_deadlines: bool,
     /// `seed` of the solver, any 64-bit number; default 1.
     pub seed: u64,
 }
@@ -66,6 +69,7 @@ impl RoutingConfig {
             time: s.choice("time", TimeTerm::ALL, TimeTerm::Sum),
             energy_model: s.choice("energy_model", EnergyModel::ALL, EnergyModel::Marginal),
             budget: s.ms("budget_ms", 0.05..=1_000.0, 4.0),
+            refuse_infeasible_deadlines: s.flag("refuse_infeasible_deadlines", false),
             seed: s.whole("seed", 0..=u64::MAX, 1),
         }
     }

@@ -6,6 +6,8 @@
 //! where it cannot start yet is passed over and planned again. Its own waiting goes from `max_ms` (any free slot will
 //! do) to `max_hold_ms` (the queue of its planned destination's engine, else any queue with room).
 
+mod deadlines;
+
 use std::sync::Arc;
 
 use super::held::{Batch, Held, HeldSet, OrderKey, OrderPlace, Stage};
@@ -49,6 +51,8 @@ pub struct PlannerParams {
     pub completion: CompletionModel,
     /// How congestion is priced; `None` = not at all.
     pub prices: Option<PriceParams>,
+    /// Whether a request is refused once no legal destination is predicted to meet its deadline.
+    pub refuses_infeasible: bool,
 }
 
 /// How the configured window and policy gather.
@@ -126,6 +130,7 @@ impl Planner {
             passed_over: None,
             planned: None,
             greedy_done: None,
+            look_at: None,
         });
     }
 
@@ -208,8 +213,13 @@ impl Planner {
                 actions.push(Action::Reject { ticket, reason });
             }
         }
-        if !self.is_solving {
-            let tickets = self.due_together(now);
+        self.look_at_deadlines(now, actions);
+        while !self.is_solving {
+            let due = self.due_together(now);
+            if due.is_empty() {
+                break;
+            }
+            let tickets = self.keep_feasible(now, due, actions);
             if !tickets.is_empty() {
                 return Step::Solve(Box::new(self.take(now, &tickets)));
             }

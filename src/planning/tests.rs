@@ -1,5 +1,6 @@
 //! The planner's rules one by one, and its laws over random histories ([`laws`]).
 
+mod deadlines;
 mod gathering;
 mod holding;
 mod laws;

@@ -235,6 +235,13 @@ fn no_destination(kind: ApiCall, reason: &NoDestination) -> ApiError {
         NoDestination::Unavailable { .. } | NoDestination::AllTried { .. } => {
             ApiError::unavailable(message, RETRY_SOON)
         }
+        NoDestination::Deadline { deadline, earliest, is_hopeless } => {
+            // As much of the backlog must be gone.
+            let excess = Duration::try_from_secs_f64((*earliest - *deadline).0).unwrap_or(RETRY_SOON);
+            let error = ApiError::unavailable(message, excess.max(RETRY_SOON));
+            let error = ApiError { code: Some("deadline_infeasible".into()), ..error };
+            if *is_hopeless { error.with_should_retry(false) } else { error }
+        }
     }
 }
 

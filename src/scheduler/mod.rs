@@ -359,6 +359,7 @@ impl PlaceError {
                 NoDestination::QualityFloor { .. } => "quality_floor",
                 NoDestination::Unavailable { .. } => "unavailable",
                 NoDestination::AllTried { .. } => "all_tried",
+                NoDestination::Deadline { .. } => "deadline",
             },
         }
     }

@@ -46,6 +46,7 @@ fn params() -> SchedulerParams {
             weights: QUALITY_ONLY,
             completion: CompletionModel::Slots,
             prices: None,
+            refuses_infeasible: false,
         },
         plan: PlanParams {
             costs: CostModels {

@@ -108,6 +108,7 @@ mod accepted {
             (TimeTerm::Sum, EnergyModel::Marginal)
         );
         assert_eq!((config.routing.budget, config.routing.seed), (Duration::from_millis(4), 1));
+        assert!(!config.routing.refuse_infeasible_deadlines);
         assert_eq!((&config.embedder.library, &config.embedder.model), (&None, &None));
         assert_eq!(config.quality.store, PathBuf::from("./quality"));
         assert_eq!((config.quality.mode, config.quality.neighbours), (EstimatorMode::FormatAware, 160));

@@ -18,6 +18,7 @@ mod client_gone;
 mod clocks;
 mod completions;
 mod cooling;
+mod deadlines;
 mod decision_log;
 mod dialects;
 mod drain;

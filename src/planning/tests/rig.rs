@@ -105,6 +105,7 @@ pub(super) fn planner_params() -> PlannerParams {
         weights: Weights::EQUAL,
         completion: CompletionModel::Slots,
         prices: None,
+        refuses_infeasible: false,
     }
 }
 
