@@ -169,6 +169,11 @@ impl HeldSet {
         self.solving.iter().copied().collect()
     }
 
+    /// Passed over, in the order of taking slots.
+    pub(super) fn passed_over(&self) -> Vec<Ticket> {
+        self.order.iter().map(|(_, ticket)| *ticket).collect()
+    }
+
     pub(super) fn n_ready(&self) -> usize {
         self.ready.len()
     }

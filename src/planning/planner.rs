@@ -7,6 +7,7 @@
 //! do) to `max_hold_ms` (the queue of its planned destination's engine, else any queue with room).
 
 mod deadlines;
+mod switching;
 
 use std::sync::Arc;
 
@@ -66,6 +67,16 @@ enum Gathering {
     Fixed,
 }
 
+impl Gathering {
+    fn of(params: &PlannerParams) -> Self {
+        match (params.window.max_wait.0 > 0.0, params.window.close, params.gather) {
+            (true, WindowClose::Fixed, _) => Self::Fixed,
+            (true, WindowClose::Adaptive, true) => Self::Adaptive,
+            _ => Self::None,
+        }
+    }
+}
+
 /// The planner.
 #[derive(Debug)]
 pub struct Planner {
@@ -90,14 +101,9 @@ impl Planner {
     /// A planner over `destinations` (all ready), with nothing waiting and nothing in flight.
     #[must_use]
     pub fn new(params: PlannerParams, destinations: Arc<[Destination]>, now: Seconds) -> Self {
-        let gathering = match (params.window.max_wait.0 > 0.0, params.window.close, params.gather) {
-            (true, WindowClose::Fixed, _) => Gathering::Fixed,
-            (true, WindowClose::Adaptive, true) => Gathering::Adaptive,
-            _ => Gathering::None,
-        };
         Self {
             params,
-            gathering,
+            gathering: Gathering::of(&params),
             situation: Situation::new(&params, destinations, now),
             held: HeldSet::default(),
             is_solving: false,

@@ -7,11 +7,12 @@ mod laws;
 mod rig;
 mod rolling;
 mod scales;
+mod switching;
 
 use proptest::prelude::*;
 
 use self::rig::{Refusing, Rig, fleet};
-use super::{Rejection, WindowClose, WindowOrder};
+use super::{PriceParams, Rejection, WindowClose, WindowOrder};
 use crate::domain::fixture::{prediction, request};
 use crate::domain::{Availability, Constraints, DestinationOrd, NodeClass};
 use crate::routing::{NoDestination, PolicyKind, PolicyParams, for_kind};

@@ -46,6 +46,10 @@ enum Event {
         destination: usize,
         availability: Availability,
     },
+    Switches {
+        gather: bool,
+        pays_prices: bool,
+    },
     Nothing,
 }
 
@@ -84,6 +88,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..32usize).prop_map(|nth| Event::Leaves { nth }),
         1 => (0..4usize, availability)
             .prop_map(|(destination, availability)| Event::Turns { destination, availability }),
+        1 => any::<(bool, bool)>()
+            .prop_map(|(gather, pays_prices)| Event::Switches { gather, pays_prices }),
         1 => Just(Event::Nothing),
     ]
 }
@@ -328,6 +334,7 @@ impl Play {
                 self.availability[destination % n] = availability;
                 self.planner.set_availability(&self.availability);
             }
+            Event::Switches { gather, pays_prices } => self.planner.follow(now, gather, pays_prices),
             Event::Nothing => {}
         }
     }
@@ -435,7 +442,8 @@ proptest! {
         history.solve_s = 0.0;
         prop_assume!(history.policy != PolicyKind::CloudOnly);
         let mut play = Play::new(&history);
-        for (pause, event) in &history.events {
+        let stays = |(_, event): &&(f64, Event)| !matches!(event, Event::Switches { .. });
+        for (pause, event) in history.events.iter().filter(stays) {
             play.advance(play.now + pause);
             play.happens(event);
             play.advance(play.now);
