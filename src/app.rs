@@ -33,7 +33,7 @@ use crate::proxy::{Api, ApiParams, server};
 use crate::request_manager::admission::{ModelDirectory, VirtualModel};
 use crate::request_manager::{RequestManager, ServeLimits};
 use crate::scheduler::{Fleet, Scheduler};
-use crate::telemetry::decision_log::LogWriter;
+use crate::telemetry::decision_log::{DecisionLog, LogWriter};
 use crate::units::Tokens;
 
 use profilers::Profilers;
@@ -94,12 +94,7 @@ impl App {
         let manager = RequestManager::new(scheduler.clone(), world, limits, &registry)?;
 
         let tasks = TaskTracker::new();
-        if log.is_on() {
-            tasks.spawn(stop_aware(force.clone(), energy_log::write(log, &power, &destinations)));
-        }
-        if let Some(switchback) = scheduler.switchback() {
-            tasks.spawn(stop_aware(force.clone(), switchback.clone().follow(power.settled())));
-        }
+        spawn_energy_readers((&tasks, &force), &power, log, &scheduler);
         tasks.spawn(stop_aware(give_up.clone(), scheduler_task));
         tasks.spawn(stop_aware(force.clone(), viewer.clone().run()));
         health.probe_all().await;
@@ -281,6 +276,22 @@ fn warn_of_absent(pool: &EndpointPool, states: &[Availability]) {
                 "not ready yet: is its server running at its url?"
             );
         }
+    }
+}
+
+/// Tells whoever wants to know what requests drew, until `force`.
+fn spawn_energy_readers(
+    (tasks, force): (&TaskTracker, &CancellationToken),
+    power: &PowerProfiler,
+    log: DecisionLog,
+    scheduler: &Scheduler,
+) {
+    if log.is_on() {
+        let writing = energy_log::write(log, power, scheduler.destinations());
+        tasks.spawn(stop_aware(force.clone(), writing));
+    }
+    if let Some(switchback) = scheduler.switchback() {
+        tasks.spawn(stop_aware(force.clone(), switchback.clone().follow(power.settled())));
     }
 }
 

@@ -39,6 +39,7 @@ mod real_clients;
 mod real_embedder;
 mod real_llamacpp;
 mod streaming;
+mod switchback;
 mod usage;
 mod window;
 mod wire;
