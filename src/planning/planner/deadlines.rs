@@ -44,7 +44,8 @@ impl Planner {
                     tickets.retain(|kept| *kept != ticket);
                     actions.push(Action::Reject { ticket, reason: Rejection::Impossible(reason) });
                 }
-                None => {}
+                // Where no destination is left, its next plan says so.
+                None => _ = self.held.change(ticket, |held| held.look_at = None),
             }
         }
         tickets

@@ -120,3 +120,21 @@ fn a_constraint_that_leaves_nothing_is_named_before_the_deadline() {
     let reason = NoDestination::Unavailable { down: 1, loading: 0, draining: 0, returning: vec![] };
     assert_eq!(rig.rejected(), [(1, Rejection::Impossible(reason))]);
 }
+
+#[test]
+fn a_look_while_a_plan_is_made_and_no_destination_is_left_comes_to_an_end() {
+    let mut rig = refusing(&[(1, 1)]);
+    rig.arrive(0.0, 1);
+    rig.turn(0.002);
+    rig.arrive_request(0.1, 2, within(8.0));
+    rig.turn(0.103);
+    rig.arrive(0.2, 3);
+    let job = rig.take_job(0.203);
+    rig.health(&[Availability::Down]);
+    assert_eq!(rig.turn(1.2), Some(600.1), "nothing to do but to wait for the plan");
+    rig.commit(1.3, job);
+    rig.turn(1.3);
+    let reason = NoDestination::Unavailable { down: 1, loading: 0, draining: 0, returning: vec![] };
+    let rejected: Vec<_> = rig.rejected().into_iter().map(|(_, reason)| reason).collect();
+    assert_eq!(rejected, vec![Rejection::Impossible(reason); 2]);
+}
