@@ -97,7 +97,7 @@ impl Arms {
         self.slice = Some(next);
         if is_other {
             let &Arm { name, gather, pays_prices, .. } = self.current();
-            info!(policy = name, slice = next.number, "another policy has its turn");
+            info!(policy = name, slice = next.number, "a policy has its turn");
             planner.follow(now, gather, pays_prices);
         }
         Some(next.ends)
