@@ -151,6 +151,8 @@ fn planner_params(n_requests: usize) -> PlannerParams {
         max_hold: None,
         order: WindowOrder::Shortest,
         max_overtakes: 64,
+        any_slot_after: None,
+        finish_target: None,
     };
     let prices = Some(PriceParams::default());
     PlannerParams {

@@ -20,19 +20,25 @@ const MAX_HOLD_MS: f64 = 600_000.0;
 const MAX_OVERTAKES: u32 = 1_000_000;
 
 /// Reads `window`: `max_ms` 0 to 1000 (default 1000), `max_requests` 1 to 1024 (128), `close` (adaptive),
-/// `max_hold_ms` auto or 0 to 600000 (auto), `order` (shortest), `max_overtakes` 0 to 1000000 (64).
+/// `max_hold_ms` auto or 0 to 600000 (auto), `order` (shortest), `max_overtakes` 0 to 1000000 (64),
+/// `any_slot_after_ms` auto or 0 to 600000 (auto), `finish_target_ms` none or 1 to 600000 (none).
 pub(super) fn read_window(s: &mut Section<'_>) -> WindowParams {
     WindowParams {
         max_wait: Seconds::from_ms(s.float("max_ms", 0.0..=MAX_WINDOW_MS, MAX_WINDOW_MS)),
         max_requests: s.count("max_requests", 1..=1_024, 128) as usize,
         close: s.choice("close", WindowClose::ALL, WindowClose::Adaptive),
-        max_hold: s
-            .get("max_hold_ms")
-            .filter(|field| !field.is_word("auto"))
-            .and_then(|field| field.float(&(0.0..=MAX_HOLD_MS), "auto or ").map(Seconds::from_ms)),
+        max_hold: ms_or(s, "max_hold_ms", "auto", 0.0),
         order: s.choice("order", WindowOrder::ALL, WindowOrder::Shortest),
         max_overtakes: s.count("max_overtakes", 0..=MAX_OVERTAKES, 64),
+        any_slot_after: ms_or(s, "any_slot_after_ms", "auto", 0.0),
+        finish_target: ms_or(s, "finish_target_ms", "none", 1.0),
     }
+}
+
+/// Milliseconds from `least_ms` to ten minutes; `None` for `word` and where there is nothing.
+fn ms_or(s: &mut Section<'_>, key: &'static str, word: &'static str, least_ms: f64) -> Option<Seconds> {
+    let field = s.get(key).filter(|field| !field.is_word(word))?;
+    field.float(&(least_ms..=MAX_HOLD_MS), &format!("{word} or ")).map(Seconds::from_ms)
 }
 
 /// `switchback`: policies take turns, so that they can be compared.

@@ -146,6 +146,9 @@ pub struct RoutingContext {
     pub weights: Weights,
     /// Scales in force.
     pub scales: ObjectiveScales,
+    /// Latency, waiting included, that no request should be predicted to pass where that can be helped: a guard on the
+    /// tail. Where no legal destination meets it, those that come nearest are left.
+    pub finish_target: Option<Seconds>,
 }
 
 impl RoutingContext {

@@ -3,8 +3,9 @@
 //! Every held request says itself when it wants to be planned ([`Held::plan_at`]); the next plan is made
 //! when the first of them does, or when something changes (a request finishes, health changes) that those who were
 //! passed over wait for. A plan is for up to `max_requests`, in the order in which they take slots; what it places
-//! where it cannot start yet is passed over and planned again. Its own waiting goes from `max_ms` (any free slot will
-//! do) to `max_hold_ms` (the queue of its planned destination's engine, else any queue with room).
+//! where it cannot start yet is passed over and planned again. Its own waiting goes from `max_ms` (its prompt may wait
+//! in a free slot) over `any_slot_after_ms` (any free slot will do) to `max_hold_ms` (the queue of its planned
+//! destination's engine, else any queue with room).
 
 mod deadlines;
 mod switching;
@@ -402,10 +403,9 @@ impl Planner {
         let Some(held) = self.held.get(planned.ticket) else { return false };
         let has_room = if held.arrival.has_waited(now, self.engine_queue_after()) {
             places.in_queue > 0
-        } else if self.any_slot_after().is_some_and(|after| held.arrival.has_waited(now, after)) {
-            places.in_slots > 0
         } else {
-            places.in_slots > 0 && places.read_in.0 <= places.rtt.0 + READING_SOON.0
+            let is_read_soon = places.read_in.0 <= places.rtt.0 + READING_SOON.0;
+            places.in_slots > 0 && (is_read_soon || held.arrival.has_waited(now, self.params.window.max_wait))
         };
         // It may have gone out of service while the plan was made.
         has_room && places.takes_work
@@ -422,7 +422,8 @@ impl Planner {
     /// Waiting time after which a request no longer waits for a slot while another destination has a free
     /// one; `None` where batches go to the engines' queues as planned.
     fn any_slot_after(&self) -> Option<Seconds> {
-        (self.gathering == Gathering::Adaptive).then_some(self.params.window.max_wait)
+        let after = self.params.window.any_slot_after.unwrap_or(Seconds(f64::INFINITY));
+        (self.gathering == Gathering::Adaptive).then(|| after.min(self.hold()))
     }
 
     /// Waiting time after which a request no longer waits for a full destination while another has room.
@@ -472,15 +473,17 @@ impl Planner {
     fn hold_the_rest(&mut self, now: Seconds, has_sent: bool) {
         self.is_solving = false;
         let (any_slot_after, hold) = (self.any_slot_after(), self.hold());
+        let read_after = (self.gathering == Gathering::Adaptive).then_some(self.params.window.max_wait);
         let n_sent = self.n_sent;
         for ticket in self.held.solving() {
             self.held.change(ticket, |held| {
                 let arrived = held.arrival.arrived;
-                let milestones = [any_slot_after.map(|after| arrived + after), Some(arrived + hold)];
+                let milestones = [read_after, any_slot_after, Some(hold)];
                 // Others of the plan took the room it was planned to; there may be more elsewhere.
                 let patience = any_slot_after.map_or(hold, |after| after.min(hold));
                 let plans_again = has_sent && held.arrival.has_waited(now, patience);
-                let next = milestones.into_iter().flatten().filter(|at| at.0 > now.0).reduce(Seconds::min);
+                let ahead = milestones.into_iter().flatten().map(|after| arrived + after);
+                let next = ahead.filter(|at| at.0 > now.0).reduce(Seconds::min);
                 held.plan_at = if plans_again { Some(now) } else { next };
                 (held.stage, held.alone) = (Stage::PassedOver, false);
                 held.passed_over.get_or_insert((now, n_sent));

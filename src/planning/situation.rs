@@ -62,6 +62,7 @@ impl Situation {
             destinations,
             weights: params.weights,
             scales: scales.current(),
+            finish_target: params.window.finish_target,
         };
         Self {
             context,

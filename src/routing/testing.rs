@@ -138,6 +138,7 @@ pub(crate) fn context(destinations: Vec<Destination>) -> RoutingContext {
         destinations: destinations.into(),
         weights: Weights::EQUAL,
         scales: ObjectiveScales { quality: 0.5, cost: Usd(0.001), energy: Joules(100.0), time: Seconds(4.0) },
+        finish_target: None,
     }
 }
 

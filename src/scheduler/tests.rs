@@ -42,6 +42,8 @@ fn params() -> SchedulerParams {
                 max_hold: None,
                 order: WindowOrder::Shortest,
                 max_overtakes: 64,
+                any_slot_after: None,
+                finish_target: None,
             },
             gather: true,
             weights: QUALITY_ONLY,

@@ -220,6 +220,7 @@ impl Workload {
             weights,
             // Batches are judged by their own bounds.
             scales: ObjectiveScales { quality: 1.0, cost: Usd(1.0), energy: Joules(1.0), time: Seconds(1.0) },
+            finish_target: None,
         }
     }
 }

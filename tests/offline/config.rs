@@ -301,6 +301,15 @@ mod accepted {
 
     #[test]
     fn holding_can_be_bounded_by_hand() {
+        let bounded =
+            parse(&with("window: {any_slot_after_ms: 250, finish_target_ms: 20000}\n")).unwrap().window;
+        assert_eq!(
+            (bounded.any_slot_after, bounded.finish_target),
+            (Some(Seconds(0.25)), Some(Seconds(20.0)))
+        );
+        let free =
+            parse(&with("window: {any_slot_after_ms: auto, finish_target_ms: none}\n")).unwrap().window;
+        assert_eq!((free.any_slot_after, free.finish_target), (None, None));
         assert_eq!(
             parse(&with("window: {max_hold_ms: 1500}\n")).unwrap().window.max_hold,
             Some(Seconds(1.5))
@@ -401,7 +410,7 @@ mod faults {
             &with("window: {max_mss: 5}\n"),
             7,
             "window.max_mss",
-            "unknown key, did you mean `max_ms`? (allowed max_ms, max_requests, close, max_hold_ms, order, max_overtakes)",
+            "unknown key, did you mean `max_ms`? (allowed max_ms, max_requests, close, max_hold_ms, order, max_overtakes, any_slot_after_ms, finish_target_ms)",
         );
         let fault = fault(&with("windwo: {}\n"));
         assert_eq!((fault.line, fault.path.as_str()), (7, "windwo"));

@@ -160,6 +160,8 @@ fn live_params(close: WindowClose) -> LiveParams {
         close,
         max_hold: None,
         max_overtakes: 64,
+        any_slot_after: None,
+        finish_target: None,
         order: WindowOrder::Fifo,
     };
     LiveParams {

@@ -80,6 +80,7 @@ prop_compose! {
             states,
             weights: Weights::EQUAL,
             scales: ObjectiveScales { quality: 0.5, cost: Usd(0.001), energy: Joules(100.0), time: Seconds(4.0) },
+            finish_target: None,
         }
     }
 }

@@ -165,16 +165,20 @@ fn a_full_destination_keeps_nobody_else_waiting() {
 }
 
 #[test]
-fn after_max_ms_a_free_slot_anywhere_will_do() {
-    let mut rig = Rig::new(fleet(&[(1, 1), (1, 1)]), |p| p.window.max_hold = Some(Seconds(5.0)));
-    rig.arrive_with(0.0, 1, &[0.9, 0.1], ONE_SECOND);
-    rig.turn(0.002);
-    rig.arrive_with(0.1, 2, &[0.9, 0.1], ONE_SECOND);
-    rig.arrive_with(0.1, 3, &[0.9, 0.1], ONE_SECOND);
-    rig.run_until(1.05);
-    assert_eq!(rig.sent(), [(1, D0)], "held for the better place");
-    rig.run_until(1.2);
-    assert_eq!(rig.sent(), [(1, D0), (2, D1)]);
+fn a_free_slot_anywhere_will_do_when_it_is_said_and_else_at_the_end_of_holding() {
+    for (any_slot_after, from_s) in [(Some(Seconds(1.0)), 1.1), (None, 5.1), (Some(Seconds(60.0)), 5.1)] {
+        let mut rig = Rig::new(fleet(&[(1, 1), (1, 1)]), |p| {
+            (p.window.max_hold, p.window.any_slot_after) = (Some(Seconds(5.0)), any_slot_after);
+        });
+        rig.arrive_with(0.0, 1, &[0.9, 0.1], ONE_SECOND);
+        rig.turn(0.002);
+        rig.arrive_with(0.1, 2, &[0.9, 0.1], ONE_SECOND);
+        rig.arrive_with(0.1, 3, &[0.9, 0.1], ONE_SECOND);
+        rig.run_until(from_s - 0.05);
+        assert_eq!(rig.sent(), [(1, D0)], "held for the better place");
+        rig.run_until(from_s + 0.1);
+        assert_eq!(rig.sent(), [(1, D0), (2, D1)]);
+    }
 }
 
 #[test]

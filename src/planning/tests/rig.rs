@@ -100,6 +100,8 @@ pub(super) fn planner_params() -> PlannerParams {
             max_hold: None,
             order: WindowOrder::Shortest,
             max_overtakes: 64,
+            any_slot_after: None,
+            finish_target: None,
         },
         gather: true,
         weights: Weights::EQUAL,

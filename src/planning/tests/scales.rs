@@ -20,6 +20,7 @@ fn problem(quality: &[f64], tokens: f64) -> (Problem, ObjectiveScales, ScalesAve
         destinations: destinations.into(),
         weights: crate::domain::Weights::EQUAL,
         scales: average.current(),
+        finish_target: None,
     };
     let (request, prediction) = (request("r"), prediction(quality, tokens));
     let legal = legal_set(&request, Some(&prediction), &context, &[]).unwrap();

@@ -12,6 +12,9 @@ use crate::units::{Bytes, Joules, Seconds, Tokens, Usd, Watts};
 /// Bytes of response body per completion token: about four characters of text. Framing is not counted.
 const RESPONSE_BYTES_PER_TOKEN: f64 = 4.0;
 
+/// A request that no destination finishes in time may go to those that take up to so many times as long as the soonest.
+const NEARLY_SOONEST: f64 = 1.1;
+
 /// One row to be.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchItem<'a> {
@@ -40,7 +43,8 @@ impl Problem {
     /// Fills the R × M tables of a batch, rows in the order of `batch`.
     ///
     /// A destination whose predicted finish misses a request's deadline is dropped from that request's row
-    /// if another legal destination can meet it. `round_robin` starts at request number 0; see
+    /// if another legal destination can meet it; so is one that misses [`RoutingContext::finish_target`], down to the
+    /// nearest. `round_robin` starts at request number 0; see
     /// [`Problem::numbered_from`].
     ///
     /// # Errors
@@ -72,7 +76,7 @@ impl Problem {
         }
         tables.destinations = loads(batch.len(), context, &tables.transfer_s);
         for (r, item) in batch.iter().enumerate() {
-            apply_deadline(item, (context, models.completion), &mut tables, r * m);
+            drop_late(item, (context, models.completion), &mut tables, r * m);
         }
         Self::new(tables)
     }
@@ -249,23 +253,38 @@ fn loads(n: usize, context: &RoutingContext, transfer_s: &[f64]) -> Vec<Destinat
     context.iter().map(load).collect()
 }
 
-/// Drops destinations that miss the deadline of the row starting at `row`, if another meets it.
-fn apply_deadline(
+/// Drops destinations that miss the deadline of the row starting at `row`, if another meets it, and those that miss
+/// the fleet's target, down to the ones that come nearest.
+fn drop_late(
     item: &BatchItem<'_>,
     (context, completion): (&RoutingContext, CompletionModel),
     tables: &mut ProblemTables,
     row: usize,
 ) {
-    let Some(deadline) = item.request.constraints.deadline else { return };
-    let left = deadline - item.waited;
-    let meets = |(d, destination, state): (DestinationOrd, &Destination, &DestinationState)| {
+    let (deadline, target) = (item.request.constraints.deadline, context.finish_target);
+    if deadline.is_none() && target.is_none() {
+        return;
+    }
+    let finish = |(d, destination, state): (DestinationOrd, &Destination, &DestinationState)| {
         let timeline = Timeline::new(completion, destination, state);
-        let finish = Usage::new(item, (d, destination, state)).finish(&timeline);
-        tables.legal[row + d.idx()] && finish.0 <= left.0
+        Usage::new(item, (d, destination, state)).finish(&timeline).0
     };
-    let met: Vec<bool> = context.iter().map(meets).collect();
-    if met.contains(&true) {
-        tables.legal[row..row + met.len()].copy_from_slice(&met);
+    let finish_s: Vec<f64> = context.iter().map(finish).collect();
+    let legal = &mut tables.legal[row..row + finish_s.len()];
+    if let Some(deadline) = deadline {
+        keep_those_by((deadline - item.waited).0, legal, &finish_s);
+    }
+    if let Some(target) = target {
+        let legal_s = legal.iter().zip(&finish_s).filter(|(legal, _)| **legal).map(|(_, s)| *s);
+        let soonest_s = legal_s.fold(f64::INFINITY, f64::min);
+        keep_those_by((target - item.waited).0.max(soonest_s * NEARLY_SOONEST), legal, &finish_s);
+    }
+}
+
+/// Drops the legal destinations of a row that finish later than `latest_s`, unless all do.
+fn keep_those_by(latest_s: f64, legal: &mut [bool], finish_s: &[f64]) {
+    if legal.iter().zip(finish_s).any(|(legal, s)| *legal && *s <= latest_s) {
+        legal.iter_mut().zip(finish_s).for_each(|(legal, s)| *legal &= *s <= latest_s);
     }
 }
 
@@ -353,6 +372,29 @@ mod tests {
         assert_eq!(within(4.0), (true, true));
         assert_eq!(within(3.1), (true, false));
         assert_eq!(within(3.0), (true, true), "nobody meets it");
+    }
+
+    #[test]
+    fn a_target_leaves_what_meets_it_or_comes_nearest() {
+        // Finish: 2.5308 at d0, 3.4054 at d1; 0.5 s have passed.
+        let within = |target_s: f64, deadline_s: Option<f64>| {
+            let context = RoutingContext { finish_target: Some(Seconds(target_s)), ..fleet() };
+            let constraints = Constraints { deadline: deadline_s.map(Seconds), ..Constraints::default() };
+            let problem = build(&RoutingRequest { constraints, ..request() }, &context, &MODELS);
+            (problem.is_legal(0, D0), problem.is_legal(0, D1))
+        };
+        assert_eq!(within(4.0, None), (true, true));
+        assert_eq!(within(3.1, None), (true, false));
+        assert_eq!(within(1.0, None), (true, false), "3.4054 is more than a tenth over the soonest");
+        assert_eq!(within(4.0, Some(3.1)), (true, false), "a deadline is stricter");
+        assert_eq!(within(3.1, Some(3.0)), (true, false), "nobody meets the deadline, one the target");
+        let mut near = fleet();
+        (near.finish_target, near.states[1].backlog) = (Some(Seconds(1.0)), Seconds(2.2));
+        let problem = build(&request(), &near, &MODELS);
+        assert!(
+            problem.is_legal(0, D0) && problem.is_legal(0, D1),
+            "2.6054 is less than a tenth over the soonest"
+        );
     }
 
     #[test]
