@@ -14,6 +14,7 @@ use crate::endpoint::answer::Accounts;
 use crate::profiler::power::{EnergyShare, ExpectedWork};
 use crate::profiler::speed::{Answered, Expected, Flight};
 use crate::scheduler::Placement;
+use crate::scheduler::switchback::{Ending, Realised, Trial};
 use crate::telemetry::decision_log::DecisionLog;
 use crate::units::{Joules, Seconds, Tokens, Usd};
 
@@ -84,6 +85,8 @@ pub(super) struct Record {
     flight: Option<Flight>,
     is_over: bool,
     client: Option<KeyUse>,
+    /// Its part in the comparison of policies that take turns.
+    trial: Option<Box<Trial>>,
 }
 
 impl Record {
@@ -109,12 +112,23 @@ impl Record {
             flight: None,
             is_over: false,
             client: None,
+            trial: None,
         }
     }
 
     /// Whom the request is charged to.
     pub(super) fn set_client(&mut self, client: Option<KeyUse>) {
         self.client = client;
+    }
+
+    /// The request has a part in a comparison of policies.
+    pub(super) fn set_trial(&mut self, trial: Option<Box<Trial>>) {
+        self.trial = trial;
+    }
+
+    /// What becomes of it says nothing of a policy.
+    pub(super) fn leave_trial(&mut self) {
+        self.trial = None;
     }
 
     /// The answer's bytes; the client's key is in use until they are gone.
@@ -142,6 +156,9 @@ impl Record {
         world: &World,
     ) {
         self.attempts += 1;
+        if let Some(trial) = self.trial.as_mut().filter(|_| self.attempts == 1) {
+            trial.placed(placement.policy);
+        }
         let planned = &placement.planned;
         let estimate = &planned.estimate;
         let until = if self.stream { planned.first_content } else { estimate.completion };
@@ -242,6 +259,11 @@ impl Record {
             self.log.record(move || line);
         }
         let modelled = finished.modelled_joules();
+        // Before a meter can tell of it.
+        if let Some(trial) = self.trial.take() {
+            let ending = self.ending(outcome, modelled, finished.duration);
+            trial.end(&ending, self.dispatch.as_ref().map(|of| of.ord));
+        }
         if let Some(energy) = self.energy.take() {
             energy.end(now, finished.tokens(), modelled);
         }
@@ -254,6 +276,22 @@ impl Record {
             && let Some(cost) = self.cost(outcome)
         {
             client.charge(cost);
+        }
+    }
+
+    /// What it came to, for the comparison of policies.
+    fn ending(&self, outcome: Outcome, modelled: Option<Joules>, latency: Seconds) -> Ending {
+        let realised = |dispatch: &Dispatch| Realised {
+            quality: dispatch.estimate.quality,
+            usd: self.cost(outcome).unwrap_or(dispatch.estimate.usd),
+            joules: modelled.unwrap_or(dispatch.estimate.joules),
+            latency,
+        };
+        match outcome {
+            Outcome::Ok => self.dispatch.as_ref().map_or(Ending::Void, |of| Ending::Answered(realised(of))),
+            Outcome::Rejected | Outcome::Failed => Ending::Failed,
+            Outcome::ClientGone => Ending::Left,
+            Outcome::Stopped => Ending::Void,
         }
     }
 
