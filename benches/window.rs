@@ -161,6 +161,7 @@ fn planner_params(n_requests: usize) -> PlannerParams {
         weights: Weights::EQUAL,
         completion: CompletionModel::Slots,
         prices,
+        refuses_infeasible: false,
     }
 }
 

@@ -4,6 +4,7 @@ pub mod agent;
 mod edge;
 mod energy_log;
 mod profilers;
+mod scheduling;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,7 +22,6 @@ use tracing::{info, warn};
 use crate::config::{Config, EndpointConfig, NodeConfig, ResponseModel};
 use crate::domain::{Availability, Destination};
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
-use crate::planning::{PlanParams, PlannerParams, PriceParams};
 use crate::profiler::power::{NodePower, PowerProfiler};
 use crate::profiler::quality::embedder::set_up_cache;
 use crate::profiler::quality::{
@@ -34,10 +34,9 @@ use crate::proxy::stack::Guarded;
 use crate::proxy::{Api, ApiParams, server};
 use crate::request_manager::admission::{ModelDirectory, VirtualModel};
 use crate::request_manager::{RequestManager, ServeLimits};
-use crate::routing::{CostModels, PolicyKind, PolicyParams, RoutingPolicy, for_kind};
-use crate::scheduler::{Fleet, Scheduler, SchedulerParams};
-use crate::telemetry::decision_log::LogWriter;
-use crate::units::{Seconds, Tokens};
+use crate::scheduler::{Fleet, Scheduler};
+use crate::telemetry::decision_log::{DecisionLog, LogWriter};
+use crate::units::Tokens;
 
 use profilers::Profilers;
 
@@ -78,8 +77,8 @@ impl App {
         let health = profilers.health.clone();
         let quality = start_quality(&config, &destinations, &registry)?;
         let viewer = profilers.viewer(&config, &destinations);
-        let (policy, params) = scheduling(&config);
-        let policy_name = policy.name();
+        let (policies, params) = scheduling::scheduling(&config);
+        let policy_name = policies.0.first().map_or("", |arm| arm.policy.name());
         let (log, log_writer) = edge::decision_log(&config, &registry)?;
         let fleet = Fleet {
             log: log.clone(),
@@ -88,7 +87,7 @@ impl App {
             view: viewer.subscribe(),
             quality,
         };
-        let (scheduler, scheduler_task) = Scheduler::new(params, policy, fleet, &registry)?;
+        let (scheduler, scheduler_task) = Scheduler::alternating(params, policies, fleet, &registry)?;
         let (power, meters) = PowerProfiler::new(node_power(&config), &destinations, &registry)?;
         let world = profilers.world(&pool, &power);
         let (stop, force) = (CancellationToken::new(), CancellationToken::new());
@@ -97,9 +96,7 @@ impl App {
         let manager = RequestManager::new(scheduler.clone(), world, limits, &registry)?;
 
         let tasks = TaskTracker::new();
-        if log.is_on() {
-            tasks.spawn(stop_aware(force.clone(), energy_log::write(log, &power, &destinations)));
-        }
+        spawn_energy_readers((&tasks, &force), &power, log, &scheduler);
         tasks.spawn(stop_aware(give_up.clone(), scheduler_task));
         tasks.spawn(stop_aware(force.clone(), viewer.clone().run()));
         health.probe_all().await;
@@ -119,7 +116,7 @@ impl App {
             policy: policy_name,
             echo_model: config.response_model == ResponseModel::Echo,
         });
-        let admin = Admin::new(registry, scheduler, readiness, viewer.clone(), policy_name);
+        let admin = Admin::new(registry, scheduler, readiness, viewer.clone());
         edge::announce((&listener, &admin_listener), destinations.len(), policy_name)?;
         let drain_limit = config.limits.drain;
         Ok(Self {
@@ -284,6 +281,22 @@ fn warn_of_absent(pool: &EndpointPool, states: &[Availability]) {
     }
 }
 
+/// Tells whoever wants to know what requests drew, until `force`.
+fn spawn_energy_readers(
+    (tasks, force): (&TaskTracker, &CancellationToken),
+    power: &PowerProfiler,
+    log: DecisionLog,
+    scheduler: &Scheduler,
+) {
+    if log.is_on() {
+        let writing = energy_log::write(log, power, scheduler.destinations());
+        tasks.spawn(stop_aware(force.clone(), writing));
+    }
+    if let Some(switchback) = scheduler.switchback() {
+        tasks.spawn(stop_aware(force.clone(), switchback.clone().follow(power.settled())));
+    }
+}
+
 /// Watches endpoints, what they lose when they go, and the paths to nodes until `force`.
 fn spawn_watches(profilers: Profilers, pool: &EndpointPool, tasks: &TaskTracker, force: &CancellationToken) {
     for (endpoint, _) in pool.iter() {
@@ -387,30 +400,6 @@ fn start_quality(
             .collect(),
     };
     QualityService::start(&params, &embedder, priors, registry)
-}
-
-/// The policy and how it is driven.
-fn scheduling(config: &Config) -> (Box<dyn RoutingPolicy + Send + Sync>, SchedulerParams) {
-    let routing = &config.routing;
-    let costs =
-        CostModels { completion: routing.completion, time: routing.time, energy: routing.energy_model };
-    let costs = routing.policy.models(costs);
-    let gather = matches!(routing.policy, PolicyKind::Memetic | PolicyKind::MemeticPaper);
-    let params = SchedulerParams {
-        planner: PlannerParams {
-            window: config.window,
-            gather,
-            weights: routing.weights,
-            completion: costs.completion,
-            prices: routing.policy.pays_prices().then(PriceParams::default),
-        },
-        plan: PlanParams { costs, objective: routing.objective, seed: routing.seed },
-        budget: routing.budget,
-        embed_wait: config.quality.embed_wait,
-        max_queued: config.limits.max_queued_requests,
-        request_deadline: Seconds(config.limits.request_deadline.as_secs_f64()),
-    };
-    (for_kind(routing.policy, &PolicyParams::default()), params)
 }
 
 fn virtual_models(config: &Config) -> Vec<VirtualModel> {

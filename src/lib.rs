@@ -6,6 +6,7 @@
 pub mod units;
 
 pub mod domain;
+pub mod statistics;
 
 pub mod planning;
 pub mod routing;

@@ -36,7 +36,8 @@ impl Profilers {
     ) -> prometheus::Result<Self> {
         let seed = config.routing.seed;
         let health = FleetHealth::new(Arc::clone(pool), health_params(config), registry)?;
-        let engines = EngineProfiler::new(Arc::clone(pool), health.clone(), destinations, seed, registry)?;
+        let known = (destinations, &*config.fleet.given);
+        let engines = EngineProfiler::new(Arc::clone(pool), health.clone(), known, seed, registry)?;
         let paths: Vec<_> = config.fleet.nodes.iter().map(|node| node_path(config, node)).collect();
         let n_nodes = paths.len();
         let paths = NetworkProfiler::new(Arc::clone(pool), paths, seed, registry)?;
@@ -66,6 +67,7 @@ impl Profilers {
             prefixes: self.prefixes.clone(),
             engines: self.engines.subscribe(),
             loads: self.engines.loads().subscribe(),
+            caps: self.engines.caps().subscribe(),
             paths: self.paths.subscribe(),
             health: self.health.clone(),
         };

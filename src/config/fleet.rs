@@ -180,7 +180,7 @@ impl FleetReader {
                 "each model once per endpoint, and a `name` for endpoints of one node that share a model";
             s.fault("name", format!("a second destination `{id}`"), mend);
         }
-        self.fleet.given.push(model.given);
+        self.fleet.given.push(Given { max_inflight: server.max_inflight.is_some(), ..model.given });
         self.fleet.destinations.push(Destination {
             id,
             node: Arc::clone(&config.name),

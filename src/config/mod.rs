@@ -36,7 +36,7 @@ pub use fault::{ConfigError, Fault};
 pub use fleet::{EndpointConfig, FleetConfig};
 pub use limits::{Limits, ResponseModel, Timeouts};
 pub use node::{NetworkMeasure, NodeConfig};
-pub use routing::{EmbedderConfig, QualityConfig, RoutingConfig};
+pub use routing::{EmbedderConfig, QualityConfig, RoutingConfig, SwitchbackConfig};
 pub use scenario::{Scenario, ShippedTrace, UnirouteErrors};
 pub use secret::{KeyDigest, Secret};
 pub use tls::TlsConfig;
@@ -79,6 +79,8 @@ pub struct Config {
     pub window: WindowParams,
     /// `routing`: how they are assigned.
     pub routing: RoutingConfig,
+    /// `switchback`: policies that take turns in place of `routing.policy`; default none.
+    pub switchback: Option<SwitchbackConfig>,
     /// `embedder`: where it is.
     pub embedder: EmbedderConfig,
     /// `quality`: the store of profiled prompts.
@@ -147,6 +149,7 @@ fn read_config(s: &mut Section<'_>) -> Option<Config> {
     let response_model = s.choice("response_model", ResponseModel::ALL, ResponseModel::Resolved);
     let window = s.section("window", routing::read_window);
     let routing = s.section("routing", RoutingConfig::read);
+    let switchback = s.get("switchback").and_then(|field| field.section(SwitchbackConfig::read));
     let embedder = s.section("embedder", EmbedderConfig::read);
     let mut quality = s.section("quality", QualityConfig::read);
     if window.close == WindowClose::Fixed {
@@ -173,6 +176,7 @@ fn read_config(s: &mut Section<'_>) -> Option<Config> {
         response_model,
         window,
         routing,
+        switchback,
         embedder,
         quality,
         fleet,

@@ -17,7 +17,7 @@ pub(super) struct Model {
     pub(super) capabilities: Capabilities,
     pub(super) price: Price,
     pub(super) throughput: Throughput,
-    /// Which of its throughput figures were given.
+    /// Which of its throughput figures were given; `max_inflight` is its endpoint's.
     pub(super) given: Given,
     pub(super) quality_prior: Quality,
 }
@@ -39,6 +39,7 @@ pub(super) fn read_model(s: &mut Section<'_>, kind: EndpointKind, class: NodeCla
             decode: s.has("decode_tps"),
             batch_speedup: s.has("batch_speedup"),
             max_concurrency: s.has("max_concurrency"),
+            max_inflight: false,
         };
         (read_throughput(s, kind, class, billions), given)
     });

@@ -47,6 +47,39 @@ fn ms_or(s: &mut Section<'_>, key: &'static str, word: &'static str, least_ms: f
     field.float(&(least_ms..=MAX_HOLD_MS), &format!("{word} or ")).map(Seconds::from_ms)
 }
 
+/// `switchback`: policies take turns, so that they can be compared.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SwitchbackConfig {
+    /// `minutes`: length of a slice, 0.0001 to 10080 (a week); default 10.
+    pub slice: Seconds,
+    /// `policies` (required): at least two, each once; the first is the one that the others are held against.
+    pub policies: Vec<PolicyKind>,
+    /// `washout`: share of each slice, at its beginning, that is not counted, 0 to 0.9; default 0.2.
+    pub washout: f64,
+}
+
+impl SwitchbackConfig {
+    pub(super) fn read(s: &mut Section<'_>) -> Self {
+        const ALLOWED: &str = "a list of at least two policies, each once";
+        let slice = Seconds(60.0 * s.float("minutes", 1e-4..=10_080.0, 10.0));
+        let washout = s.float("washout", 0.0..=0.9, 0.2);
+        let given = s.require("policies", ALLOWED).map(|field| field.filled_list(ALLOWED));
+        let n_given = given.as_ref().map(Vec::len);
+        let mut policies = Vec::new();
+        for policy in given.unwrap_or_default().iter().filter_map(|item| item.choice(PolicyKind::ALL)) {
+            if policies.contains(&policy) {
+                s.fault("policies", format!("`{policy}` stands there twice"), ALLOWED);
+            } else {
+                policies.push(policy);
+            }
+        }
+        if n_given == Some(1) {
+            s.fault("policies", "one policy has nobody to take turns with", ALLOWED);
+        }
+        Self { slice, policies, washout }
+    }
+}
+
 /// `routing`: how a batch is assigned.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RoutingConfig {
@@ -64,6 +97,9 @@ pub struct RoutingConfig {
     pub energy_model: EnergyModel,
     /// `budget_ms`: thread CPU per plan, 0.05 to 1000; default 4.
     pub budget: Duration,
+    /// `refuse_infeasible_deadlines`: whether a request is refused (503) once no legal destination is predicted to meet
+    /// its deadline; default false, which serves it all the same.
+    pub refuse_infeasible_deadlines: bool,
     /// `seed` of the solver, any 64-bit number; default 1.
     pub seed: u64,
     /// `prefix_cache`: `entries` remembered per destination, 0 to 1000000 (default 8192), for `max_age_s`, 1 to 86400
@@ -81,6 +117,7 @@ impl RoutingConfig {
             time: s.choice("time", TimeTerm::ALL, TimeTerm::Sum),
             energy_model: s.choice("energy_model", EnergyModel::ALL, EnergyModel::Marginal),
             budget: s.ms("budget_ms", 0.05..=1_000.0, 4.0),
+            refuse_infeasible_deadlines: s.flag("refuse_infeasible_deadlines", false),
             seed: s.whole("seed", 0..=u64::MAX, 1),
             prefix_cache: s.section("prefix_cache", read_prefix_cache),
         }

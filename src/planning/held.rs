@@ -35,6 +35,8 @@ pub(super) struct Held {
     pub(super) planned: Option<DestinationOrd>,
     /// When a greedy choice at its first plan would have had it done.
     pub(super) greedy_done: Option<Seconds>,
+    /// When to look whether its deadline can still be met; `None` = with its next plan.
+    pub(super) look_at: Option<Seconds>,
 }
 
 impl Held {
@@ -127,6 +129,8 @@ struct Indexes {
     timers: BTreeSet<(TimeKey, Ticket)>,
     /// Not in a plan, by when their time is up.
     expiries: BTreeSet<(TimeKey, Ticket)>,
+    /// Not in a plan, by when to look at their deadlines.
+    looks: BTreeSet<(TimeKey, Ticket)>,
     /// Passed over, in the order of taking slots.
     order: BTreeSet<OrderPlace>,
     /// The same, those who may be overtaken, by how many had been sent when they were first passed over.
@@ -173,6 +177,11 @@ impl HeldSet {
         self.indexes.solving.iter().copied().collect()
     }
 
+    /// Passed over, in the order of taking slots.
+    pub(super) fn passed_over(&self) -> Vec<Ticket> {
+        self.indexes.order.iter().map(|(_, ticket)| *ticket).collect()
+    }
+
     pub(super) fn n_ready(&self) -> usize {
         self.indexes.ready.len()
     }
@@ -209,12 +218,19 @@ impl HeldSet {
         (*at <= TimeKey::from(now)).then_some(*ticket)
     }
 
-    /// When somebody wants to be planned, or has no more time.
+    /// Those whose deadlines are to be looked at by `now`.
+    pub(super) fn to_look_at(&self, now: Seconds) -> Vec<Ticket> {
+        let is_due = move |(at, _): &&(TimeKey, Ticket)| *at <= TimeKey::from(now);
+        self.indexes.looks.iter().take_while(is_due).map(|(_, ticket)| *ticket).collect()
+    }
+
+    /// When somebody wants to be planned, is to be looked at, or has no more time.
     pub(super) fn next_due(&self, is_solving: bool) -> Option<Seconds> {
         let first =
             |index: &BTreeSet<(TimeKey, Ticket)>| index.first().map(|(at, _)| Seconds(f64::from_bits(at.0)));
         let plan_at = if is_solving { None } else { first(&self.indexes.timers) };
-        [plan_at, first(&self.indexes.expiries)].into_iter().flatten().reduce(Seconds::min)
+        let looks = first(&self.indexes.looks);
+        [plan_at, looks, first(&self.indexes.expiries)].into_iter().flatten().reduce(Seconds::min)
     }
 
     /// Whoever saw `n` others leave since it was passed over, of `n_sent` in all, goes first from now on.
@@ -250,6 +266,9 @@ impl Indexes {
         if let Some(at) = held.plan_at {
             self.timers.insert((at.into(), ticket));
         }
+        if let Some(at) = held.look_at {
+            self.looks.insert((at.into(), ticket));
+        }
     }
 
     fn remove(&mut self, held: &Held) {
@@ -272,6 +291,9 @@ impl Indexes {
         self.expiries.remove(&(held.arrival.expires.into(), ticket));
         if let Some(at) = held.plan_at {
             self.timers.remove(&(at.into(), ticket));
+        }
+        if let Some(at) = held.look_at {
+            self.looks.remove(&(at.into(), ticket));
         }
     }
 }

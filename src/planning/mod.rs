@@ -14,6 +14,7 @@ mod predicting;
 pub mod price;
 pub mod scales;
 mod situation;
+pub mod switchback;
 
 pub use messages::{Action, Arrival, Rejection, Step, Ticket};
 pub use params::{WindowClose, WindowOrder, WindowParams};
@@ -21,6 +22,7 @@ pub use plan::{Plan, PlanJob, PlanParams, Planned, SolveError, Solved, Waiting};
 pub use planner::{Planner, PlannerParams};
 pub use price::PriceParams;
 pub use scales::ScalesAverage;
+pub use switchback::{Alternation, Slice};
 
 #[cfg(test)]
 mod tests;

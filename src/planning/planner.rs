@@ -7,6 +7,9 @@
 //! in a free slot) over `any_slot_after_ms` (any free slot will do) to `max_hold_ms` (the queue of its planned
 //! destination's engine, else any queue with room).
 
+mod deadlines;
+mod switching;
+
 use std::sync::Arc;
 
 use super::held::{Batch, Held, HeldSet, OrderKey, OrderPlace, Stage};
@@ -50,6 +53,8 @@ pub struct PlannerParams {
     pub completion: CompletionModel,
     /// How congestion is priced; `None` = not at all.
     pub prices: Option<PriceParams>,
+    /// Whether a request is refused once no legal destination is predicted to meet its deadline.
+    pub refuses_infeasible: bool,
 }
 
 /// How the configured window and policy gather.
@@ -61,6 +66,16 @@ enum Gathering {
     Adaptive,
     /// Closed by time or count.
     Fixed,
+}
+
+impl Gathering {
+    fn of(params: &PlannerParams) -> Self {
+        match (params.window.max_wait.0 > 0.0, params.window.close, params.gather) {
+            (true, WindowClose::Fixed, _) => Self::Fixed,
+            (true, WindowClose::Adaptive, true) => Self::Adaptive,
+            _ => Self::None,
+        }
+    }
 }
 
 /// The planner.
@@ -87,14 +102,9 @@ impl Planner {
     /// A planner over `destinations` (all ready), with nothing waiting and nothing in flight.
     #[must_use]
     pub fn new(params: PlannerParams, destinations: Arc<[Destination]>, now: Seconds) -> Self {
-        let gathering = match (params.window.max_wait.0 > 0.0, params.window.close, params.gather) {
-            (true, WindowClose::Fixed, _) => Gathering::Fixed,
-            (true, WindowClose::Adaptive, true) => Gathering::Adaptive,
-            _ => Gathering::None,
-        };
         Self {
             params,
-            gathering,
+            gathering: Gathering::of(&params),
             situation: Situation::new(&params, destinations, now),
             held: HeldSet::default(),
             is_solving: false,
@@ -127,6 +137,7 @@ impl Planner {
             passed_over: None,
             planned: None,
             greedy_done: None,
+            look_at: None,
         });
     }
 
@@ -209,8 +220,13 @@ impl Planner {
                 actions.push(Action::Reject { ticket, reason });
             }
         }
-        if !self.is_solving {
-            let tickets = self.due_together(now);
+        self.look_at_deadlines(now, actions);
+        while !self.is_solving {
+            let due = self.due_together(now);
+            if due.is_empty() {
+                break;
+            }
+            let tickets = self.keep_feasible(now, due, actions);
             if !tickets.is_empty() {
                 return Step::Solve(Box::new(self.take(now, &tickets)));
             }

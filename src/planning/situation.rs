@@ -42,6 +42,8 @@ pub(super) struct Situation {
     /// Waiting requests that the last plan would send to each destination.
     spoken_for: Vec<u32>,
     prices: Option<Vec<CongestionPrice>>,
+    /// Whether plans are made with the prices.
+    pays_prices: bool,
     scales: ScalesAverage,
 }
 
@@ -70,6 +72,7 @@ impl Situation {
             elsewhere: vec![SlotLoad::EMPTY; n],
             spoken_for: vec![0; n],
             prices,
+            pays_prices: true,
             scales,
         }
     }
@@ -95,7 +98,8 @@ impl Situation {
             state.inflight = self.ledger.inflight(i);
             state.load = self.ledger.load(now, i);
             state.backlog = self.ledger.backlog(now, i);
-            state.price_per_s = self.prices.as_ref().map_or(0.0, |prices| prices[i.idx()].per_s());
+            let prices = self.prices.as_ref().filter(|_| self.pays_prices);
+            state.price_per_s = prices.map_or(0.0, |prices| prices[i.idx()].per_s());
             let elsewhere = &self.elsewhere[i.idx()];
             if elsewhere.outstanding() > 0 {
                 let throughput = &self.context.destinations[i.idx()].throughput;
@@ -147,6 +151,11 @@ impl Situation {
         }
         self.context.destinations = Arc::clone(&view.destinations);
         true
+    }
+
+    /// Whether plans are made with congestion prices from now on; they are kept either way, where there are any.
+    pub(super) const fn set_pays_prices(&mut self, pays_prices: bool) {
+        self.pays_prices = pays_prices;
     }
 
     /// A request leaves for its planned destination.

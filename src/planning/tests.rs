@@ -1,17 +1,19 @@
 //! The planner's rules one by one, and its laws over random histories ([`laws`]).
 
 mod affinity;
+mod deadlines;
 mod gathering;
 mod holding;
 mod laws;
 mod rig;
 mod rolling;
 mod scales;
+mod switching;
 
 use proptest::prelude::*;
 
 use self::rig::{Refusing, Rig, fleet};
-use super::{Rejection, WindowClose, WindowOrder};
+use super::{PriceParams, Rejection, WindowClose, WindowOrder};
 use crate::domain::fixture::{prediction, request};
 use crate::domain::{Availability, Constraints, DestinationOrd, NodeClass};
 use crate::routing::{NoDestination, PolicyKind, PolicyParams, for_kind};

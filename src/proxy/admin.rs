@@ -22,20 +22,13 @@ pub struct Admin {
     scheduler: Scheduler,
     readiness: Readiness,
     viewer: Viewer,
-    policy: &'static str,
 }
 
 impl Admin {
     /// The admin API over these parts.
     #[must_use]
-    pub fn new(
-        registry: Registry,
-        scheduler: Scheduler,
-        readiness: Readiness,
-        viewer: Viewer,
-        policy: &'static str,
-    ) -> Self {
-        Self { registry, scheduler, readiness, viewer, policy }
+    pub fn new(registry: Registry, scheduler: Scheduler, readiness: Readiness, viewer: Viewer) -> Self {
+        Self { registry, scheduler, readiness, viewer }
     }
 
     fn page(&self, request: &Request<Incoming>) -> Response<ResponseBody> {
@@ -52,11 +45,12 @@ impl Admin {
             "/healthz" => text(StatusCode::OK, "ok\n"),
             "/readyz" => self.readiness.answer(),
             "/admin/v1/destinations" => json_response(StatusCode::OK, self.destinations().to_string()),
+            "/admin/v1/switchback" => self.switchback(),
             _ => match path.strip_prefix("/admin/v1/decisions/") {
                 Some(id) => self.decision(&percent_decoded(id)),
                 None => error_response(ApiError::path_not_found(
                     path,
-                    "the admin listener serves /metrics, /healthz, /readyz, /admin/v1/destinations and /admin/v1/decisions/{request_id}",
+                    "the admin listener serves /metrics, /healthz, /readyz, /admin/v1/destinations, /admin/v1/switchback and /admin/v1/decisions/{request_id}",
                 )),
             },
         }
@@ -82,6 +76,23 @@ impl Admin {
         json!({ "destinations": shown })
     }
 
+    fn switchback(&self) -> Response<ResponseBody> {
+        let Some(report) = self.scheduler.switchback_report() else {
+            let message = "no policies take turns: configure `switchback` with at least two";
+            let code = Some("switchback_not_configured");
+            return error_response(ApiError::new(
+                StatusCode::NOT_FOUND,
+                "invalid_request_error",
+                code,
+                message,
+            ));
+        };
+        match serde_json::to_string(&report) {
+            Ok(body) => json_response(StatusCode::OK, body),
+            Err(error) => error_response(ApiError::internal(format!("the figures cannot be shown: {error}"))),
+        }
+    }
+
     fn decision(&self, request_id: &str) -> Response<ResponseBody> {
         let Some(solved) = self.scheduler.decisions().find(request_id) else {
             let message =
@@ -95,7 +106,7 @@ impl Admin {
             ));
         };
         let destinations = self.scheduler.destinations();
-        let record = DecisionRecord::new(request_id, self.policy, &solved, destinations);
+        let record = DecisionRecord::new(request_id, &solved, destinations);
         match record.and_then(|record| serde_json::to_string(&record)) {
             Ok(body) => json_response(StatusCode::OK, body),
             Err(error) => {

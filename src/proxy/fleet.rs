@@ -15,7 +15,7 @@ pub(super) struct Shown<'a> {
 impl Shown<'_> {
     /// As JSON.
     pub(super) fn to_json(&self) -> Value {
-        let DestinationReport { destination: d, moment, load, figures } = self.report;
+        let DestinationReport { destination: d, moment, load, cap_mismatch, figures } = self.report;
         let figures: Map<String, Value> =
             figures.iter().map(|(name, figure)| ((*name).to_owned(), figure_json(figure))).collect();
         json!({
@@ -26,6 +26,11 @@ impl Shown<'_> {
             "state": self.availability.map(|state| state.as_str()),
             "max_concurrency": d.throughput.max_concurrency,
             "max_inflight": d.max_inflight,
+            "slot_cap_mismatch": cap_mismatch.map(|cap| json!({
+                "believed": cap.believed,
+                "observed": cap.observed,
+                "sign": cap.sign.as_str(),
+            })),
             "figures": figures,
             "pace": moment.pace,
             "lateness": moment.lateness,

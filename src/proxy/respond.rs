@@ -96,9 +96,13 @@ enum Kind {
 /// The heads of answers by destination and [`Kind`], with usual values where values differ and a place for the id of the
 /// request: to copy a head and to change some values of it costs half of what it takes to build one.
 #[derive(Debug)]
-pub(super) struct RoutingLabels(Vec<[HeaderMap; 2]>);
+pub(super) struct RoutingLabels {
+    policy: &'static str,
+    heads: Vec<[HeaderMap; 2]>,
+}
 
 impl RoutingLabels {
+    /// `policy` is the usual one.
     pub(super) fn new(policy: &'static str, destinations: &[Destination]) -> Self {
         let heads = |d: &Destination| {
             let whole = usual_head(policy, d);
@@ -107,17 +111,20 @@ impl RoutingLabels {
             stream.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
             [whole, stream]
         };
-        Self(destinations.iter().map(heads).collect())
+        Self { policy, heads: destinations.iter().map(heads).collect() }
     }
 
     /// What an answer says of its `routing`.
     fn head(&self, routing: &Routing, kind: Kind) -> HeaderMap {
-        let heads = self.0.get(routing.ord.idx());
+        let heads = self.heads.get(routing.ord.idx());
         let mut head = heads.map(|heads| heads[kind as usize].clone()).unwrap_or_default();
         head.insert(X_CEMA_BATCH, routing.plan.into());
         head.insert(X_CEMA_WINDOW_MS, in_ms(routing.waited));
         if routing.attempts != 1 {
             head.insert(X_CEMA_ATTEMPTS, routing.attempts.into());
+        }
+        if routing.policy != self.policy {
+            head.insert(X_CEMA_POLICY, HeaderValue::from_static(routing.policy));
         }
         head
     }
@@ -234,6 +241,13 @@ fn no_destination(kind: ApiCall, reason: &NoDestination) -> ApiError {
         }
         NoDestination::Unavailable { .. } | NoDestination::AllTried { .. } => {
             ApiError::unavailable(message, RETRY_SOON)
+        }
+        NoDestination::Deadline { deadline, earliest, is_hopeless } => {
+            // As much of the backlog must be gone.
+            let excess = Duration::try_from_secs_f64((*earliest - *deadline).0).unwrap_or(RETRY_SOON);
+            let error = ApiError::unavailable(message, excess.max(RETRY_SOON));
+            let error = ApiError { code: Some("deadline_infeasible".into()), ..error };
+            if *is_hopeless { error.with_should_retry(false) } else { error }
         }
     }
 }

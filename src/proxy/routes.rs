@@ -32,7 +32,7 @@ pub struct ApiParams {
     pub body_bytes_max: usize,
     /// Longest time a request body may take to arrive.
     pub body_total: Duration,
-    /// Name of the policy in force, for a response header.
+    /// Name of the usual policy, for a response header.
     pub policy: &'static str,
     /// Whether answers name the model as the client asked for it.
     pub echo_model: bool,

@@ -37,6 +37,18 @@ pub enum FailureKind {
     },
 }
 
+impl FailureKind {
+    /// Whether it says something of the endpoint rather than of the request.
+    pub(super) fn is_a_failure(&self) -> bool {
+        let is_about_the_request = |status: StatusCode| {
+            status.is_client_error()
+                && !is_about_the_router(status)
+                && !matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
+        };
+        !matches!(self, Self::Answered { error, .. } if is_about_the_request(error.status))
+    }
+}
+
 /// When and how a request that is refused for want of an endpoint may come again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ComeBack {

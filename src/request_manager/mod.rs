@@ -105,6 +105,8 @@ pub struct Routing {
     pub ord: DestinationOrd,
     /// Number of the plan.
     pub plan: u64,
+    /// Name of the policy that made it.
+    pub policy: &'static str,
     /// Requests planned together.
     pub batch_size: usize,
     /// Time from arrival to departure.
@@ -141,6 +143,16 @@ pub enum ServeError {
         /// What went wrong.
         kind: FailureKind,
     },
+}
+
+impl ServeError {
+    /// Whether it says something of the router, its policy or its fleet, rather than of the request.
+    fn is_a_failure(&self) -> bool {
+        match self {
+            Self::Unplaced { error, .. } => error.is_a_failure(),
+            Self::Failed { kind, .. } => kind.is_a_failure(),
+        }
+    }
 }
 
 /// The request manager. Clones share its parts.
@@ -233,6 +245,7 @@ impl RequestManager {
         );
         record.set_client(call.client.take());
         record.set_prefixes(std::mem::take(&mut call.prefixes));
+        record.set_trial(self.scheduler.begin_trial(&call.request));
         let text = std::mem::take(&mut call.text);
         let served = {
             // In its place: too large to be moved about.
@@ -248,6 +261,9 @@ impl RequestManager {
         match served {
             Ok(answered) => Ok(self.hand_over(answered, record, call.echo_model)),
             Err(error) => {
+                if !error.is_a_failure() {
+                    record.leave_trial();
+                }
                 record.end(match &error {
                     ServeError::Unplaced { error, .. } => {
                         self.metrics.rejected(error.reason());
@@ -400,6 +416,7 @@ impl RequestManager {
             destinations: Arc::clone(self.scheduler.destinations()),
             ord: placement.planned.destination,
             plan: placement.plan,
+            policy: placement.policy,
             batch_size: placement.batch_size,
             waited: placement.waited,
             attempts,

@@ -15,6 +15,7 @@ use crate::profiler::power::{EnergyShare, ExpectedWork};
 use crate::profiler::prefix::{PrefixFound, PrefixVisit};
 use crate::profiler::speed::{Answered, Expected, Flight};
 use crate::scheduler::Placement;
+use crate::scheduler::switchback::{Ending, Realised, Trial};
 use crate::telemetry::decision_log::DecisionLog;
 use crate::units::{Joules, Seconds, Tokens, Usd};
 
@@ -91,6 +92,8 @@ pub(super) struct Record {
     visit: Option<PrefixVisit>,
     is_over: bool,
     client: Option<KeyUse>,
+    /// Its part in the comparison of policies that take turns.
+    trial: Option<Box<Trial>>,
 }
 
 impl Record {
@@ -119,6 +122,7 @@ impl Record {
             visit: None,
             is_over: false,
             client: None,
+            trial: None,
         }
     }
 
@@ -130,6 +134,16 @@ impl Record {
     /// What its prompt begins with.
     pub(super) fn set_prefixes(&mut self, prefixes: PrefixChain) {
         self.prefixes = prefixes;
+    }
+
+    /// The request has a part in a comparison of policies.
+    pub(super) fn set_trial(&mut self, trial: Option<Box<Trial>>) {
+        self.trial = trial;
+    }
+
+    /// What becomes of it says nothing of a policy.
+    pub(super) fn leave_trial(&mut self) {
+        self.trial = None;
     }
 
     /// The answer's bytes; the client's key is in use until they are gone.
@@ -157,6 +171,9 @@ impl Record {
         world: &World,
     ) {
         self.attempts += 1;
+        if let Some(trial) = self.trial.as_mut().filter(|_| self.attempts == 1) {
+            trial.placed(placement.policy);
+        }
         let planned = &placement.planned;
         let estimate = &planned.estimate;
         let until = if self.stream { planned.first_content } else { estimate.completion };
@@ -277,6 +294,11 @@ impl Record {
             self.log.record(move || line);
         }
         let modelled = finished.modelled_joules();
+        // Before a meter can tell of it.
+        if let Some(trial) = self.trial.take() {
+            let ending = self.ending(outcome, modelled, finished.duration);
+            trial.end(&ending, self.dispatch.as_ref().map(|of| of.ord));
+        }
         if let Some(energy) = self.energy.take() {
             energy.end(now, finished.tokens(), modelled);
         }
@@ -302,6 +324,22 @@ impl Record {
             (&self.visit, self.answered.counted_prompt, self.cached)
         {
             visit.found(&PrefixFound { counted, cached, estimated: self.request.prompt_tokens });
+        }
+    }
+
+    /// What it came to, for the comparison of policies.
+    fn ending(&self, outcome: Outcome, modelled: Option<Joules>, latency: Seconds) -> Ending {
+        let realised = |dispatch: &Dispatch| Realised {
+            quality: dispatch.estimate.quality,
+            usd: self.cost(outcome).unwrap_or(dispatch.estimate.usd),
+            joules: modelled.unwrap_or(dispatch.estimate.joules),
+            latency,
+        };
+        match outcome {
+            Outcome::Ok => self.dispatch.as_ref().map_or(Ending::Void, |of| Ending::Answered(realised(of))),
+            Outcome::Rejected | Outcome::Failed => Ending::Failed,
+            Outcome::ClientGone => Ending::Left,
+            Outcome::Stopped => Ending::Void,
         }
     }
 

@@ -12,7 +12,7 @@ use crate::domain::{
     Availability, Destination, DestinationOrd, DestinationState, ModelTarget, NodeClass, Prediction,
     RoutingContext, RoutingRequest,
 };
-use crate::units::{Quality, Tokens};
+use crate::units::{Quality, Seconds, Tokens};
 
 /// The destinations one request may be sent to; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,6 +113,23 @@ pub enum NoDestination {
     AllTried {
         /// Candidates tried.
         tried: usize,
+    },
+    /// None of them is predicted to be done in time (ours, 503). [`legal_set`] never says so: whoever refuses such
+    /// requests does.
+    #[error(
+        "no destination is predicted to meet the deadline of {:.2} s{}: the earliest would be done {:.2} s after the \
+         request came",
+        deadline.get(),
+        if *is_hopeless { ", not even an idle one" } else { "" },
+        earliest.get()
+    )]
+    Deadline {
+        /// Time from arrival within which it is wanted.
+        deadline: Seconds,
+        /// Least predicted time from arrival to completion.
+        earliest: Seconds,
+        /// Whether it would be missed without any other request too.
+        is_hopeless: bool,
     },
 }
 

@@ -38,5 +38,6 @@ pub use objective::{Bounds, Objective, TermRange};
 pub use params::{CompletionModel, EnergyModel, ObjectiveMode, PolicyKind, TimeTerm};
 pub use policy::{PolicyError, PolicyParams, RoutingPolicy, for_kind, rng_for};
 pub use problem::{
-    BatchItem, Clusters, CostModels, DestinationLoad, Problem, ProblemError, ProblemTables, SumTables,
+    BatchItem, Clusters, CostModels, DestinationLoad, EarliestFinish, Problem, ProblemError, ProblemTables,
+    SumTables,
 };

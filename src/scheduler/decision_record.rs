@@ -38,7 +38,6 @@ struct PlacementRecord<'a> {
 #[derive(Debug)]
 pub(super) struct PlanLog {
     pub(super) log: DecisionLog,
-    pub(super) policy: &'static str,
     pub(super) destinations: Arc<[Destination]>,
 }
 
@@ -46,23 +45,21 @@ impl PlanLog {
     /// Writes a plan down, if plans are.
     pub(super) fn plan(&self, solved: &Arc<SolvedPlan>) {
         if self.log.is_on() {
-            let (policy, destinations) = (self.policy, Arc::clone(&self.destinations));
-            let solved = Arc::clone(solved);
-            self.log.record(move || PlanEntry { policy, solved, destinations });
+            let (solved, destinations) = (Arc::clone(solved), Arc::clone(&self.destinations));
+            self.log.record(move || PlanEntry { solved, destinations });
         }
     }
 }
 
 /// What a [`PlanLine`] is made of, on its way to the log's thread.
 struct PlanEntry {
-    policy: &'static str,
     solved: Arc<SolvedPlan>,
     destinations: Arc<[Destination]>,
 }
 
 impl Serialize for PlanEntry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        PlanLine::new(self.policy, &self.solved, &self.destinations).serialize(serializer)
+        PlanLine::new(&self.solved, &self.destinations).serialize(serializer)
     }
 }
 
@@ -124,7 +121,6 @@ impl<'a> DecisionRecord<'a> {
     /// When the problem cannot be written.
     pub fn new(
         request_id: &'a str,
-        policy: &'static str,
         solved: &'a SolvedPlan,
         destinations: &'a [Destination],
     ) -> serde_json::Result<Self> {
@@ -141,7 +137,7 @@ impl<'a> DecisionRecord<'a> {
         Ok(Self {
             request_id,
             batch: plan.number,
-            policy,
+            policy: solved.policy,
             solve_ms: solved.took.as_secs_f64() * 1e3,
             placements: plan.planned.iter().map(place).collect(),
             outcome,
@@ -150,7 +146,7 @@ impl<'a> DecisionRecord<'a> {
 }
 
 impl<'a> PlanLine<'a> {
-    fn new(policy: &'static str, solved: &'a SolvedPlan, destinations: &'a [Destination]) -> Self {
+    fn new(solved: &'a SolvedPlan, destinations: &'a [Destination]) -> Self {
         let (problem, decision) = solved.plan.solved.as_ref().map(|s| (&s.problem, &s.decision)).unzip();
         let request = |p: &'a Planned| RequestLine {
             id: &p.request_id,
@@ -161,7 +157,7 @@ impl<'a> PlanLine<'a> {
         Self {
             kind: "plan",
             plan: solved.plan.number,
-            policy,
+            policy: solved.policy,
             solve_ms: solved.took.as_secs_f64() * 1e3,
             time: problem.map(|problem| time_term(problem).as_str()),
             objective: decision.map(|d| d.objective),
@@ -239,8 +235,8 @@ mod tests {
         let solved = Some(Box::new(Solved { problem, objective, decision }));
         let (planned, impossible) = (Vec::new(), Vec::new());
         let plan = Plan { number: 1, taken_at: Seconds::ZERO, planned, impossible, solved };
-        let solved = SolvedPlan { plan, took: Duration::ZERO };
-        serde_json::to_value(PlanLine::new("memetic", &solved, &[])).unwrap()
+        let solved = SolvedPlan { plan, policy: "memetic", took: Duration::ZERO };
+        serde_json::to_value(PlanLine::new(&solved, &[])).unwrap()
     }
 
     #[test]

@@ -11,10 +11,11 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 use tracing::{debug, error};
 
+use super::arms::Arms;
 use super::decision_record::PlanLog;
 use super::decisions::DecisionRing;
 use super::metrics::SchedulerMetrics;
-use super::solver::{SolveOutcome, Solver};
+use super::solver::SolveOutcome;
 use super::{PlaceError, availability_of};
 use crate::domain::{Availability, FleetView, Prediction, RoutingContext, RoutingRequest};
 use crate::planning::{Action, Arrival, Planned, Planner, Rejection, Step, Ticket};
@@ -26,6 +27,7 @@ use crate::units::Seconds;
 pub(super) struct Sent {
     pub(super) planned: Planned,
     pub(super) plan: u64,
+    pub(super) policy: &'static str,
     pub(super) waited: Seconds,
     pub(super) batch_size: usize,
     pub(super) greedy_left: Option<Seconds>,
@@ -61,7 +63,7 @@ pub(super) struct LivePlanner {
 
 struct State {
     planner: Planner,
-    solver: Solver,
+    arms: Arms,
     metrics: SchedulerMetrics,
     decisions: DecisionRing,
     log: PlanLog,
@@ -79,7 +81,7 @@ struct State {
 
 /// What the planner is surrounded by.
 pub(super) struct Surroundings {
-    pub(super) solver: Solver,
+    pub(super) arms: Arms,
     pub(super) metrics: SchedulerMetrics,
     pub(super) decisions: DecisionRing,
     pub(super) log: PlanLog,
@@ -89,12 +91,12 @@ pub(super) struct Surroundings {
 
 impl LivePlanner {
     pub(super) fn new(planner: Planner, surroundings: Surroundings, epoch: Instant) -> Self {
-        let Surroundings { solver, metrics, decisions, log, mut health, mut view } = surroundings;
+        let Surroundings { arms, metrics, decisions, log, mut health, mut view } = surroundings;
         health.mark_changed();
         view.mark_changed();
         let state = State {
             planner,
-            solver,
+            arms,
             metrics,
             decisions,
             log,
@@ -135,6 +137,7 @@ impl LivePlanner {
         let now = self.now();
         state.take_news(now);
         state.arriving = Some((ticket, None));
+        state.take_turns(now);
         state.planner.arrive(now, arrival);
         self.turn(&mut state, now);
         if let Some((_, Some(placed))) = state.arriving.take() {
@@ -210,14 +213,16 @@ impl LivePlanner {
     fn turn(&self, state: &mut State, mut now: Seconds) {
         loop {
             let mut actions = Vec::new();
+            let turn_ends = state.take_turns(now);
             let step = state.planner.step(now, &mut actions);
-            state.perform(actions);
+            let policy = state.arms.current().name;
+            state.perform(policy, actions);
             match step {
                 Step::Wait(due) => {
-                    state.due = due;
+                    state.due = due.into_iter().chain(turn_ends).reduce(Seconds::min);
                     break;
                 }
-                Step::Solve(job) => match state.solver.solve(job) {
+                Step::Solve(job) => match state.arms.current().solver.solve(job) {
                     Some(outcome) => {
                         now = self.now();
                         state.take_outcome(now, outcome);
@@ -268,6 +273,11 @@ impl State {
         self.planner.set_availability(&availability);
     }
 
+    /// Lets whoever has its turn plan. When the next one has, `None` = never.
+    fn take_turns(&mut self, now: Seconds) -> Option<Seconds> {
+        self.arms.take_turns(now, &mut self.planner)
+    }
+
     fn take_outcome(&mut self, now: Seconds, outcome: SolveOutcome) {
         let mut actions = Vec::new();
         match outcome {
@@ -280,25 +290,28 @@ impl State {
                     solve_ms = solved.took.as_secs_f64() * 1e3,
                     "planned"
                 );
-                self.metrics.plan(&solved.plan, solved.took);
+                self.metrics.plan(&solved);
                 self.log.plan(&solved);
+                self.perform(solved.policy, actions);
                 self.decisions.push(solved);
             }
             Err(reason) => {
                 error!(%reason, "no decision");
                 self.planner.abandon(now, &reason.to_string(), &mut actions);
+                let policy = self.arms.current().name;
+                self.perform(policy, actions);
             }
         }
-        self.perform(actions);
     }
 
-    fn perform(&mut self, actions: Vec<Action>) {
+    /// What a plan of `policy` comes to.
+    fn perform(&mut self, policy: &'static str, actions: Vec<Action>) {
         for action in actions {
             match action {
                 Action::Send { planned, plan, waited, gathered, held, batch_size, greedy_left } => {
                     self.metrics.sent(gathered, held);
                     let ticket = planned.ticket;
-                    self.settle(ticket, Ok(Sent { planned, plan, waited, batch_size, greedy_left }));
+                    self.settle(ticket, Ok(Sent { planned, plan, policy, waited, batch_size, greedy_left }));
                 }
                 Action::Reject { ticket, reason } => self.settle(ticket, Err(reason)),
             }

@@ -1,18 +1,17 @@
 //! Metrics of the scheduler.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntGauge, IntGaugeVec, Opts, Registry,
-    exponential_buckets,
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntGauge, IntGaugeVec, Opts,
+    Registry, exponential_buckets,
 };
 
+use super::decisions::SolvedPlan;
 use super::live_planner::LivePlanner;
 use crate::domain::Destination;
-use crate::planning::Plan;
 use crate::routing::ObjectiveTerms;
 use crate::units::Seconds;
 
@@ -21,7 +20,7 @@ pub(super) struct SchedulerMetrics {
     window_size: Histogram,
     window_wait: Histogram,
     hold: Histogram,
-    solve_duration: Histogram,
+    solve_duration: HistogramVec,
     solver_gap: Histogram,
     joint_gain: Histogram,
     /// The weighted terms of J, in the order of [`ObjectiveTerms::named`](crate::routing::ObjectiveTerms::named), and their sum.
@@ -47,7 +46,7 @@ struct DestinationGauges {
 }
 
 impl SchedulerMetrics {
-    pub(super) fn register(registry: &Registry, policy: &'static str) -> prometheus::Result<Self> {
+    pub(super) fn register(registry: &Registry, policies: &[&'static str]) -> prometheus::Result<Self> {
         let histogram = |name: &str, help: &str, buckets: Vec<f64>| -> prometheus::Result<Histogram> {
             let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))?;
             registry.register(Box::new(histogram.clone()))?;
@@ -55,9 +54,11 @@ impl SchedulerMetrics {
         };
         let solve_opts =
             HistogramOpts::new("cema_solve_duration_seconds", "Time to solve one plan, tables included.")
-                .const_label("policy", policy)
                 .buckets(exponential_buckets(50e-6, 2.0, 16)?);
-        let solve_duration = Histogram::with_opts(solve_opts)?;
+        let solve_duration = HistogramVec::new(solve_opts, &["policy"])?;
+        for policy in policies {
+            solve_duration.with_label_values(&[*policy]);
+        }
         registry.register(Box::new(solve_duration.clone()))?;
         let objective = GaugeVec::new(
             Opts::new(
@@ -105,8 +106,8 @@ impl SchedulerMetrics {
     }
 
     /// A plan was made.
-    pub(super) fn plan(&self, plan: &Plan, took: Duration) {
-        self.solve_duration.observe(took.as_secs_f64());
+    pub(super) fn plan(&self, SolvedPlan { plan, policy, took }: &SolvedPlan) {
+        self.solve_duration.with_label_values(&[*policy]).observe(took.as_secs_f64());
         self.window_size.observe(plan.planned.len() as f64);
         let Some(solved) = &plan.solved else { return };
         if let Some(gap) = solved.decision.certified_gap {

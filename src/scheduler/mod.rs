@@ -5,12 +5,14 @@
 //! through [`Scheduler::place`] and leave with a [`Placement`], whose [`Lease`] tells the planner, by being
 //! dropped, that they are over.
 
+pub mod arms;
 mod clock;
 pub mod decision_record;
 pub mod decisions;
 mod live_planner;
 mod metrics;
 mod solver;
+pub mod switchback;
 #[cfg(test)]
 mod tests;
 
@@ -26,7 +28,9 @@ use crate::domain::{
     Availability, Destination, DestinationOrd, DestinationState, FleetView, Prediction, QualitySource,
     RoutingRequest,
 };
-use crate::planning::{Arrival, PlanParams, Planned, Planner, PlannerParams, Rejection, Ticket, WindowClose};
+use crate::planning::{
+    Alternation, Arrival, PlanParams, Planned, Planner, PlannerParams, Rejection, Ticket, WindowClose,
+};
 use crate::profiler::quality::{Predicting, QualityService};
 use crate::routing::RoutingPolicy;
 use crate::telemetry::decision_log::DecisionLog;
@@ -34,12 +38,14 @@ use crate::units::Seconds;
 
 pub use crate::routing::NoDestination;
 
+use arms::{Arm, Arms, PolicyArm};
 use clock::Clock;
 use decision_record::PlanLog;
 use decisions::DecisionRing;
 use live_planner::{Arrived, LivePlanner, Placed, Sent, Surroundings};
 use metrics::{FleetGauges, SchedulerMetrics};
-use solver::{Deciding, Solver};
+use switchback::report::Report;
+use switchback::{Switchback, SwitchbackGauges, Trial};
 
 /// How the scheduler is set up.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +97,8 @@ pub struct Placement {
     pub planned: Planned,
     /// Number of the plan.
     pub plan: u64,
+    /// Name of the policy that made it.
+    pub policy: &'static str,
     /// Time from arrival to departure.
     pub waited: Seconds,
     /// Requests planned together.
@@ -132,6 +140,8 @@ pub struct Scheduler {
     quality: QualityService,
     decisions: DecisionRing,
     log: DecisionLog,
+    /// Where policies take turns.
+    switchback: Option<Switchback>,
 }
 
 impl Scheduler {
@@ -145,39 +155,56 @@ impl Scheduler {
         fleet: Fleet,
         registry: &Registry,
     ) -> anyhow::Result<(Self, impl Future<Output = ()> + Send + use<>)> {
-        let name = policy.name();
-        let deciding = Deciding { policy, params: params.plan, budget: params.budget };
-        if !params.planner.gather {
-            return Ok(Self::with_solver(params, name, Solver::InPlace(deciding), fleet, registry)?);
+        let gather = params.planner.gather;
+        let only = PolicyArm { policy, plan: params.plan, gather, pays_prices: true };
+        Self::alternating(params, (vec![only], None), fleet, registry)
+    }
+
+    /// The same where several policies take turns, as `alternation` says, at least one.
+    ///
+    /// # Errors
+    /// When the metrics are registered already or the thread of a solver cannot be started.
+    pub fn alternating(
+        params: SchedulerParams,
+        (policies, alternation): (Vec<PolicyArm>, Option<Alternation>),
+        fleet: Fleet,
+        registry: &Registry,
+    ) -> anyhow::Result<(Self, impl Future<Output = ()> + Send + use<>)> {
+        let (arms, threads): (Vec<_>, Vec<_>) =
+            policies.into_iter().map(|policy| Arm::new(policy, params.budget)).unzip();
+        let (handle, clock) = Self::with_arms(params, Arms::new(arms, alternation), fleet, registry)?;
+        for threaded in threads.into_iter().flatten() {
+            threaded.start(Arc::downgrade(&handle.planner))?;
         }
-        let (solver, inbox) = Solver::on_thread();
-        let (handle, clock) = Self::with_solver(params, name, solver, fleet, registry)?;
-        deciding.start(inbox, Arc::downgrade(&handle.planner))?;
         Ok((handle, clock))
     }
 
     /// The same around any way of solving.
-    fn with_solver(
+    fn with_arms(
         params: SchedulerParams,
-        policy: &'static str,
-        solver: Solver,
+        arms: Arms,
         fleet: Fleet,
         registry: &Registry,
     ) -> prometheus::Result<(Self, impl Future<Output = ()> + Send + use<>)> {
         let Fleet { destinations, health, view, quality, log } = fleet;
         let decisions = DecisionRing::default();
         let epoch = Instant::now();
+        let switchback = arms.alternation().map(|of| Switchback::new(of, arms.names(), epoch));
         let surroundings = Surroundings {
-            solver,
-            metrics: SchedulerMetrics::register(registry, policy)?,
+            metrics: SchedulerMetrics::register(registry, &arms.names())?,
+            arms,
             decisions: decisions.clone(),
-            log: PlanLog { log: log.clone(), policy, destinations: Arc::clone(&destinations) },
+            log: PlanLog { log: log.clone(), destinations: Arc::clone(&destinations) },
             health: health.clone(),
             view: view.clone(),
         };
         let planner = Planner::new(params.planner, Arc::clone(&destinations), Seconds::ZERO);
         let planner = Arc::new(LivePlanner::new(planner, surroundings, epoch));
         registry.register(Box::new(FleetGauges::new(&planner, &destinations)?))?;
+        if let Some(switchback) = &switchback {
+            let gauges = SwitchbackGauges::new(switchback.clone(), Arc::downgrade(&planner))?;
+            registry.register(Box::new(gauges))?;
+        }
         let clock = Clock::new(&planner, epoch, (health, view));
         let handle = Self {
             planner,
@@ -188,6 +215,7 @@ impl Scheduler {
             quality,
             decisions,
             log,
+            switchback,
         };
         Ok((handle, clock.run()))
     }
@@ -208,6 +236,26 @@ impl Scheduler {
     #[must_use]
     pub const fn log(&self) -> &DecisionLog {
         &self.log
+    }
+
+    /// The books of policies that take turns, where they do.
+    #[must_use]
+    pub const fn switchback(&self) -> Option<&Switchback> {
+        self.switchback.as_ref()
+    }
+
+    /// What the policies that take turns have come to, where they do.
+    #[must_use]
+    pub fn switchback_report(&self) -> Option<Report> {
+        let scales = self.planner.look(|context, _| context.scales);
+        self.switchback.as_ref().map(|switchback| switchback.report(scales))
+    }
+
+    /// The part of a request that has just arrived in the comparison of policies that take turns.
+    #[must_use]
+    pub fn begin_trial(&self, request: &RoutingRequest) -> Option<Box<Trial>> {
+        let weights = request.weights.unwrap_or(self.params.planner.weights);
+        self.switchback.as_ref().map(|switchback| Box::new(switchback.begin(&request.id, weights)))
     }
 
     /// Recent plans.
@@ -285,9 +333,9 @@ impl Scheduler {
     }
 
     fn placement(&self, placed: Placed, lease: Lease) -> Result<Placement, PlaceError> {
-        let Sent { planned, plan, waited, batch_size, greedy_left } = placed?;
+        let Sent { planned, plan, policy, waited, batch_size, greedy_left } = placed?;
         self.quality.record_source(planned.source);
-        Ok(Placement { planned, plan, waited, batch_size, greedy_left, lease })
+        Ok(Placement { planned, plan, policy, waited, batch_size, greedy_left, lease })
     }
 
     /// The prior prediction, and a better one under way where it is worth having.
@@ -343,6 +391,21 @@ fn availability_of(destination: &Destination, health: &[Availability]) -> Availa
 }
 
 impl PlaceError {
+    /// Whether it says something of the router or its fleet, not of the request, and not that the router stops.
+    #[must_use]
+    pub const fn is_a_failure(&self) -> bool {
+        match self {
+            Self::QueueFull { .. } | Self::Expired { .. } | Self::Undecided(_) => true,
+            Self::Closed => false,
+            Self::Impossible(reason) => matches!(
+                reason,
+                NoDestination::Unavailable { .. }
+                    | NoDestination::AllTried { .. }
+                    | NoDestination::Deadline { .. }
+            ),
+        }
+    }
+
     /// Metric label.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
@@ -359,6 +422,7 @@ impl PlaceError {
                 NoDestination::QualityFloor { .. } => "quality_floor",
                 NoDestination::Unavailable { .. } => "unavailable",
                 NoDestination::AllTried { .. } => "all_tried",
+                NoDestination::Deadline { .. } => "deadline",
             },
         }
     }

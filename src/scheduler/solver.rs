@@ -19,6 +19,8 @@ const WALL_PER_BUDGET: u32 = 3;
 pub struct SolvedPlan {
     /// The plan.
     pub plan: Plan,
+    /// Name of the policy that made it.
+    pub policy: &'static str,
     /// Wall time of solving.
     pub took: Duration,
 }
@@ -99,6 +101,6 @@ impl Deciding {
         let began = Instant::now();
         let deciding = catch_unwind(AssertUnwindSafe(|| job.solve(self.policy.as_ref(), &self.params, stop)));
         let plan = deciding.map_err(|_| NoPlan::Panicked)??;
-        Ok(Arc::new(SolvedPlan { plan, took: began.elapsed() }))
+        Ok(Arc::new(SolvedPlan { plan, policy: self.policy.name(), took: began.elapsed() }))
     }
 }

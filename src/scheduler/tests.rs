@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::arms::{Arm, Arms};
 use super::solver::{Deciding, Solver};
 use super::{Fleet, Lease, PlaceError, Placement, Scheduler, SchedulerParams};
 use crate::domain::fixture::{destination, prediction, request};
@@ -18,7 +19,7 @@ use crate::domain::{
     Availability, Constraints, Destination, DestinationOrd, FleetView, ModelTarget, Moment, QualitySource,
     SlotLoad, Weights,
 };
-use crate::planning::{PlanParams, PlannerParams, WindowClose, WindowOrder, WindowParams};
+use crate::planning::{Alternation, PlanParams, PlannerParams, WindowClose, WindowOrder, WindowParams};
 use crate::profiler::quality::by_hand::ByHand;
 use crate::routing::{
     CompletionModel, CostModels, EnergyModel, NoDestination, ObjectiveMode, PolicyKind, PolicyParams,
@@ -48,6 +49,7 @@ fn params() -> SchedulerParams {
             weights: QUALITY_ONLY,
             completion: CompletionModel::Slots,
             prices: None,
+            refuses_infeasible: false,
         },
         plan: PlanParams {
             costs: CostModels {
@@ -78,6 +80,15 @@ struct Setup {
 
 impl Setup {
     fn new(policy: PolicyKind, change: impl FnOnce(&mut SchedulerParams)) -> Self {
+        Self::alternating(&[policy], None, change)
+    }
+
+    /// Policies that take turns.
+    fn alternating(
+        policies: &[PolicyKind],
+        alternation: Option<Alternation>,
+        change: impl FnOnce(&mut SchedulerParams),
+    ) -> Self {
         let mut params = params();
         change(&mut params);
         let destinations: Arc<[Destination]> = vec![destination(0, 1, 2), destination(1, 1, 2)].into();
@@ -87,11 +98,17 @@ impl Setup {
         let fleet =
             Fleet { destinations, health: states, view: figures, quality, log: DecisionLog::default() };
         let registry = Registry::new();
-        let policy = for_kind(policy, &PolicyParams::default());
-        let name = policy.name();
-        let deciding = Deciding { policy, params: params.plan, budget: params.budget };
-        let in_place = Solver::InPlace(deciding);
-        let (scheduler, task) = Scheduler::with_solver(params, name, in_place, fleet, &registry).unwrap();
+        let arm = |kind: &PolicyKind| {
+            let policy = for_kind(*kind, &PolicyParams::default());
+            let name = policy.name();
+            let deciding = Deciding { policy, params: params.plan, budget: params.budget };
+            // Where there is one policy the parameters say whether it gathers.
+            let gather =
+                if alternation.is_some() { *kind == PolicyKind::Memetic } else { params.planner.gather };
+            Arm { name, gather, pays_prices: true, solver: Solver::InPlace(deciding) }
+        };
+        let arms = Arms::new(policies.iter().map(arm).collect(), alternation);
+        let (scheduler, task) = Scheduler::with_arms(params, arms, fleet, &registry).unwrap();
         Self {
             scheduler,
             task: tokio::spawn(task),
@@ -347,6 +364,46 @@ async fn an_undecidable_request_is_told_why() {
     let error = setup.place("a").await.unwrap().unwrap_err();
     assert!(matches!(&error, PlaceError::Undecided(why) if why.contains("cloud_only")), "{error:?}");
     assert_eq!(error.reason(), "undecided");
+}
+
+const TURNS: Alternation = Alternation { slice: Seconds(10.0), washout: 0.5, n_policies: 2, seed: 1 };
+
+#[tokio::test(start_paused = true)]
+async fn policies_take_turns_and_who_waits_is_planned_by_the_next() {
+    let policies = [PolicyKind::Memetic, PolicyKind::RoundRobin];
+    let hold = Some(Seconds(30.0));
+    let setup = Setup::alternating(&policies, Some(TURNS), |p| p.planner.window.max_hold = hold);
+    let of_memetic = (0..100).find(|n| (TURNS.nth(*n).policy, TURNS.nth(n + 1).policy) == (0, 1)).unwrap();
+    let next_ms = u128::from(of_memetic + 1) * 10_000;
+    tokio::time::sleep(Duration::from_millis(u64::try_from(next_ms).unwrap() - 4_000)).await;
+    let mut leases = Vec::new();
+    for id in ["a", "b"] {
+        let placed = setup.place(id).await.unwrap().unwrap();
+        assert_eq!(placed.policy, "memetic");
+        leases.push(placed.lease);
+    }
+    let waiting = setup.place("c");
+    settle().await;
+    assert_eq!(setup.metric("cema_held_requests", None), 1, "for a slot");
+    assert_eq!(setup.metric("cema_switchback_active", Some("memetic")), 1);
+    // The next policy has it wait at an endpoint, from the moment its turn begins and without any other event.
+    let placed = waiting.await.unwrap().unwrap();
+    assert_eq!(placed.policy, "round_robin");
+    assert!((next_ms..next_ms + 2).contains(&setup.elapsed_ms()), "{}", setup.elapsed_ms());
+    assert_eq!(setup.metric("cema_held_requests", None), 0);
+    let report = serde_json::to_value(setup.scheduler.switchback_report().unwrap()).unwrap();
+    assert_eq!(
+        (&report["now"]["policy"], &report["now"]["is_counted"]),
+        (&"round_robin".into(), &false.into())
+    );
+    assert_eq!(setup.metric("cema_switchback_active", Some("memetic")), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_turns_there_is_nothing_to_compare() {
+    let setup = Setup::new(PolicyKind::Greedy, |_| {});
+    assert!(setup.scheduler.switchback().is_none() && setup.scheduler.switchback_report().is_none());
+    assert!(setup.scheduler.begin_trial(&request("a")).is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,9 +10,9 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::domain::Weights;
 use crate::routing::{CostModels, Evaluator, Objective, Problem, RawTerms, TermRange, rng_for};
-use crate::simulate::statistics::{ci95_half, mean};
 use crate::simulate::workload::Figures;
 use crate::simulate::{Method, SimulateError, Workload};
+use crate::statistics::{ci95_half, mean};
 use crate::units::Seconds;
 
 /// What is run.

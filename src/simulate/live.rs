@@ -203,6 +203,7 @@ impl<'a> Driver<'a> {
             weights: method.weights(params.weights),
             completion: costs.completion,
             prices: method.pays_prices().then(PriceParams::default),
+            refuses_infeasible: false,
         };
         let mut driver = Self {
             workload,

@@ -9,8 +9,8 @@ use crate::planning::Ticket;
 use crate::routing::{DestinationLoad, EnergyModel, Problem, rng_for};
 use crate::simulate::engine::{EngineKind, Job, Milestone};
 use crate::simulate::live::{DEADLINE, LiveParams, LiveRun, Record};
-use crate::simulate::statistics::{mean, quantile};
 use crate::simulate::{Method, SimulateError, Workload};
+use crate::statistics::{mean, quantile};
 use crate::units::{Joules, Seconds};
 
 /// One in so many arrivals, the first ones, is left out of times and score.

@@ -17,7 +17,7 @@
 use serde::Serialize;
 
 use crate::simulate::live_outcome::LiveOutcome;
-use crate::simulate::statistics::{mean, t_interval};
+use crate::statistics::{mean, t_interval};
 
 /// Multiples of the scenario's quality weight that make up a sweep.
 pub const QUALITY_FACTORS: [f64; 7] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0];

@@ -9,7 +9,6 @@
 
 pub mod clusters;
 pub mod lengths;
-pub mod statistics;
 pub mod workload;
 
 pub mod methods;

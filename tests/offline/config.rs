@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cema_router::config::{
     Config, ConfigError, Fault, KeyDigest, MAX_FILE_BYTES, NetworkMeasure, PowerSource, ResponseModel,
-    ScrapedMetric,
+    ScrapedMetric, SwitchbackConfig,
 };
 use cema_router::domain::{Capabilities, NodeClass, TransferEnergy, Weights};
 use cema_router::endpoint::EndpointKind;
@@ -110,12 +110,25 @@ mod accepted {
         assert_eq!((config.routing.budget, config.routing.seed), (Duration::from_millis(4), 1));
         let cache = config.routing.prefix_cache;
         assert_eq!((cache.entries, cache.max_age), (8_192, Seconds(600.0)));
+        assert!(!config.routing.refuse_infeasible_deadlines);
         assert_eq!((&config.embedder.library, &config.embedder.model), (&None, &None));
         assert_eq!(config.quality.store, PathBuf::from("./quality"));
         assert_eq!((config.quality.mode, config.quality.neighbours), (EstimatorMode::FormatAware, 160));
         assert!((config.quality.min_similarity - 0.3).abs() < 1e-12);
         assert!((config.quality.prior_strength - 0.1).abs() < 1e-12);
         assert_eq!(config.quality.embed_wait, Duration::from_millis(50));
+    }
+
+    #[test]
+    fn policies_take_turns_where_they_are_to() {
+        assert_eq!(parse(MINIMAL).unwrap().switchback, None);
+        let config = parse(&with("switchback: {policies: [memetic, greedy]}\n")).unwrap();
+        let policies = vec![PolicyKind::Memetic, PolicyKind::Greedy];
+        let expected = SwitchbackConfig { slice: Seconds(600.0), policies, washout: 0.2 };
+        assert_eq!(config.switchback, Some(expected));
+        let given = "switchback: {minutes: 0.5, washout: 0, policies: [greedy, greedy_plain, cloud_only]}\n";
+        let of = parse(&with(given)).unwrap().switchback.unwrap();
+        assert_eq!((of.slice, of.policies.len()), (Seconds(30.0), 3));
     }
 
     #[test]
@@ -471,6 +484,37 @@ mod faults {
             "quality.store",
             "must be text (got a list; allowed a path)",
         );
+    }
+
+    #[test]
+    fn policies_that_cannot_take_turns() {
+        let switchback = |keys: &str| with(&format!("switchback: {{{keys}}}\n"));
+        let allowed = "allowed a list of at least two policies, each once";
+        assert_fault(
+            &switchback("minutes: 1"),
+            7,
+            "switchback.policies",
+            &format!("required and missing ({allowed})"),
+        );
+        assert_fault(
+            &switchback("policies: [greedy]"),
+            7,
+            "switchback.policies",
+            &format!("one policy has nobody to take turns with (got a list; {allowed})"),
+        );
+        assert_fault(
+            &switchback("policies: [greedy, memetic, greedy]"),
+            7,
+            "switchback.policies",
+            &format!("`greedy` stands there twice (got a list; {allowed})"),
+        );
+        let unknown = fault(&switchback("policies: [greedy, memtic]"));
+        assert_eq!(
+            (unknown.path.as_str(), unknown.problem.as_str()),
+            ("switchback.policies[1]", "unknown choice, did you mean `memetic`?")
+        );
+        assert_eq!(fault(&switchback("policies: [greedy, memetic], minutes: 0")).path, "switchback.minutes");
+        assert_eq!(fault(&switchback("policies: [greedy, memetic], washout: 1")).path, "switchback.washout");
     }
 
     #[test]

@@ -8,16 +8,27 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("units", &[]),
     ("cpu_time", &["units"]),
     ("domain", &["units"]),
+    ("statistics", &[]),
     ("routing", &["units", "domain"]),
     ("planning", &["units", "domain", "routing"]),
     ("problem_file", &["units", "domain", "routing"]),
     ("plot", &[]),
-    ("simulate", &["units", "domain", "routing", "planning", "plot"]),
+    ("simulate", &["units", "domain", "statistics", "routing", "planning", "plot"]),
     ("endpoint", &["units", "domain", "telemetry"]),
     ("profiler", &["units", "domain", "endpoint", "telemetry"]),
     (
         "scheduler",
-        &["units", "domain", "routing", "planning", "profiler", "telemetry", "problem_file", "cpu_time"],
+        &[
+            "units",
+            "domain",
+            "statistics",
+            "routing",
+            "planning",
+            "profiler",
+            "telemetry",
+            "problem_file",
+            "cpu_time",
+        ],
     ),
     (
         "request_manager",
@@ -76,7 +87,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 const ERRORS_ONLY: &[(&str, &str)] = &[("request_manager", "routing"), ("proxy", "routing")];
 
 /// Modules whose outcome depends on their arguments alone.
-const PURE: &[&str] = &["units", "domain", "routing", "planning", "plot", "simulate"];
+const PURE: &[&str] = &["units", "domain", "statistics", "routing", "planning", "plot", "simulate"];
 
 /// What a pure module must not mention.
 const IMPURE: &[&str] = &[

@@ -246,6 +246,57 @@ async fn the_queue_of_a_vllm_is_shown_while_it_tells() {
     assert_eq!(router.chat(&ask("m")).await.text(), chat_body("m", "hello"));
 }
 
+/// The page of a vLLM that runs and keeps waiting so many.
+fn vllm_page(running: u32, waiting: u32) -> String {
+    let labels = "{engine=\"0\",model_name=\"smollm2-135m-instruct\"}";
+    let set = |page: &str, name: &str, value: u32| {
+        let before = format!("vllm:{name}{labels} 0.0");
+        assert!(page.contains(&before), "{before}");
+        page.replace(&before, &format!("vllm:{name}{labels} {value}.0"))
+    };
+    set(&set(VLLM, "num_requests_running", running), "num_requests_waiting", waiting)
+}
+
+#[tokio::test]
+async fn a_cap_that_is_wrong_is_said_and_gives_way_where_it_was_a_default() {
+    let vllm =
+        |running, waiting| with_pages(move |path| (path == "/metrics").then(|| vllm_page(running, waiting)));
+    let (declared, right, default) = (vllm(2, 3).await, vllm(4, 3).await, vllm(70, 0).await);
+    let tells = with_pages(|path| {
+        let props = include_str!("../fixtures/engines/llamacpp-props.json");
+        (path == "/props").then(|| props.replace("\"total_slots\":4", "\"total_slots\":8"))
+    })
+    .await;
+    let four = "{name: m, throughput: {max_concurrency: 4}}";
+    let nodes = [
+        node("declared", declared.url()).model(four),
+        node("right", right.url()).model(four),
+        node("default", default.url()).model("{name: m}"),
+        node("tells", tells.url()).llamacpp().model("{name: m}"),
+    ];
+    let router = Router::start(&nodes, CHEAPEST_FIRST).await;
+    let shown = destinations(&router, "all of it to be seen", |shown| {
+        !shown[0]["slot_cap_mismatch"].is_null()
+            && shown[2]["max_concurrency"] == 70
+            && shown[3]["max_concurrency"] == 8
+    })
+    .await;
+    let wrong = serde_json::json!({"believed": 4, "observed": 2, "sign": "queueing_below"});
+    assert_eq!((&shown[0]["slot_cap_mismatch"], &shown[0]["max_concurrency"]), (&wrong, &4.into()));
+    assert_eq!((&shown[1]["slot_cap_mismatch"], &shown[1]["max_concurrency"]), (&().into(), &4.into()));
+    assert_eq!((&shown[2]["slot_cap_mismatch"], &shown[2]["max_inflight"]), (&().into(), &140.into()));
+    let source = |d: usize| shown[d]["figures"]["max_concurrency"]["source"].as_str().unwrap();
+    assert_eq!([source(0), source(1), source(2), source(3)], ["configured", "configured", "live", "engine"]);
+    let metrics = router.metrics().await;
+    let gauge = |id: &str| {
+        let of = |s: &&crate::support::metrics::Sample| {
+            s.name == "cema_slot_cap_mismatch" && s.labels["destination"] == id
+        };
+        metrics.samples.iter().find(of).map(|s| s.value)
+    };
+    assert_eq!(["declared/m", "right/m", "default/m"].map(gauge), [Some(1.0), Some(0.0), Some(0.0)]);
+}
+
 #[tokio::test]
 async fn a_llamacpp_that_may_sleep_is_asked_for_its_queue_only_while_it_works() {
     let is_asleep = Arc::new(AtomicBool::new(true));

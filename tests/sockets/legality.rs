@@ -1,5 +1,6 @@
 //! Hard constraints hold whatever a client asks for and whatever fails: nothing is ever sent outside the legal
-//! set, and headers only make that set smaller. Deadlines prefer and never forbid, so they are no part of it.
+//! set, and headers only make that set smaller. Deadlines prefer and do not forbid, so they are no part of it (where they
+//! are configured to, requests are refused: `deadlines`).
 
 use std::sync::Arc;
 

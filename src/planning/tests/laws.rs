@@ -9,11 +9,11 @@ use super::rig::{BestQuality, PLAN, fleet, planner_params};
 use crate::domain::fixture::{prediction, request};
 use crate::domain::{Availability, Destination, DestinationOrd, ModelTarget};
 use crate::planning::{
-    Action, Arrival, Plan, Planner, PlannerParams, PriceParams, SolveError, Step, Ticket, WindowClose,
-    WindowOrder,
+    Action, Arrival, Plan, Planner, PlannerParams, PriceParams, Rejection, SolveError, Step, Ticket,
+    WindowClose, WindowOrder,
 };
 use crate::routing::memetic::{Memetic, MemeticParams};
-use crate::routing::{PolicyKind, PolicyParams, RoutingPolicy, for_kind};
+use crate::routing::{NoDestination, PolicyKind, PolicyParams, RoutingPolicy, for_kind};
 use crate::units::Seconds;
 
 /// Longest stay of a request in a history.
@@ -22,12 +22,34 @@ const DEADLINE_S: f64 = 30.0;
 /// What happens next, after so many seconds. Indices count round whatever they index.
 #[derive(Debug, Clone)]
 enum Event {
-    Arrives { tokens: f64, favourite: usize, awaiting_s: Option<f64>, is_named: bool },
-    IsPredicted { nth: usize, favourite: usize },
-    Finishes { nth: usize },
-    FailsOver { nth: usize },
-    Leaves { nth: usize },
-    Turns { destination: usize, availability: Availability },
+    Arrives {
+        tokens: f64,
+        favourite: usize,
+        awaiting_s: Option<f64>,
+        is_named: bool,
+        deadline_s: Option<f64>,
+    },
+    IsPredicted {
+        nth: usize,
+        favourite: usize,
+    },
+    Finishes {
+        nth: usize,
+    },
+    FailsOver {
+        nth: usize,
+    },
+    Leaves {
+        nth: usize,
+    },
+    Turns {
+        destination: usize,
+        availability: Availability,
+    },
+    Switches {
+        gather: bool,
+        pays_prices: bool,
+    },
     Nothing,
 }
 
@@ -42,12 +64,14 @@ struct History {
 
 fn event() -> impl Strategy<Value = Event> {
     let awaiting_s = prop::option::weighted(0.3, prop::sample::select(vec![0.0, 0.01, 0.05, 2.0]));
-    let arrives = (1.0..400.0f64, 0..4usize, awaiting_s, prop::bool::weighted(0.2)).prop_map(
-        |(tokens, favourite, awaiting_s, is_named)| Event::Arrives {
+    let deadline_s = prop::option::weighted(0.3, prop::sample::select(vec![0.1, 1.0, 2.5, 8.0]));
+    let arrives = (1.0..400.0f64, 0..4usize, awaiting_s, prop::bool::weighted(0.2), deadline_s).prop_map(
+        |(tokens, favourite, awaiting_s, is_named, deadline_s)| Event::Arrives {
             tokens,
             favourite,
             awaiting_s,
             is_named,
+            deadline_s,
         },
     );
     let availability = prop::sample::select(vec![
@@ -64,6 +88,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..32usize).prop_map(|nth| Event::Leaves { nth }),
         1 => (0..4usize, availability)
             .prop_map(|(destination, availability)| Event::Turns { destination, availability }),
+        1 => any::<(bool, bool)>()
+            .prop_map(|(gather, pays_prices)| Event::Switches { gather, pays_prices }),
         1 => Just(Event::Nothing),
     ]
 }
@@ -83,9 +109,10 @@ fn history() -> impl Strategy<Value = History> {
         prop::option::of(0.0..5.0f64),
         prop::sample::select(vec![WindowOrder::Shortest, WindowOrder::Fifo]),
         prop::bool::weighted(0.8),
+        any::<bool>(),
     )
-        .prop_map(|(max_wait, max_requests, close, max_hold, order, gather)| {
-            let mut params = planner_params();
+        .prop_map(|(max_wait, max_requests, close, max_hold, order, gather, refuses_infeasible)| {
+            let mut params = PlannerParams { refuses_infeasible, ..planner_params() };
             params.window.max_wait = Seconds(max_wait);
             params.window.max_requests = max_requests;
             params.window.close = close;
@@ -131,6 +158,7 @@ struct Play {
     running: BTreeMap<u64, (DestinationOrd, Arrival)>,
     over: BTreeSet<u64>,
     availability: Vec<Availability>,
+    refuses_infeasible: bool,
     journal: Vec<String>,
 }
 
@@ -158,6 +186,7 @@ impl Play {
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
             over: BTreeSet::new(),
+            refuses_infeasible: history.params.refuses_infeasible,
             journal: Vec::new(),
         }
     }
@@ -240,8 +269,13 @@ impl Play {
                     let inflight = self.running.values().filter(|(at, _)| *at == d).count();
                     assert!(inflight <= self.destinations[d.idx()].max_inflight as usize);
                 }
-                Action::Reject { ticket, .. } => {
-                    assert!(self.waiting.remove(&ticket.0).is_some(), "rejected while waiting");
+                Action::Reject { ticket, reason } => {
+                    let arrival = self.waiting.remove(&ticket.0).expect("rejected while waiting");
+                    if let Rejection::Impossible(NoDestination::Deadline { deadline, earliest, .. }) = reason
+                    {
+                        assert!(self.refuses_infeasible && earliest.0 > deadline.0);
+                        assert_eq!(arrival.request.constraints.deadline, Some(deadline));
+                    }
                     self.over.insert(ticket.0);
                 }
             }
@@ -252,10 +286,11 @@ impl Play {
         let now = Seconds(self.now);
         let nth_of = |keys: Vec<u64>, nth: usize| keys.get(nth % keys.len().max(1)).copied();
         match *event {
-            Event::Arrives { tokens, favourite, awaiting_s, is_named } => {
+            Event::Arrives { tokens, favourite, awaiting_s, is_named, deadline_s } => {
                 let ticket = self.next_ticket;
                 self.next_ticket += 1;
                 let mut request = request(&ticket.to_string());
+                request.constraints.deadline = deadline_s.map(Seconds);
                 let favourite = favourite % self.destinations.len();
                 if is_named {
                     request.target = ModelTarget::Named(Arc::clone(&self.destinations[favourite].model));
@@ -299,6 +334,7 @@ impl Play {
                 self.availability[destination % n] = availability;
                 self.planner.set_availability(&self.availability);
             }
+            Event::Switches { gather, pays_prices } => self.planner.follow(now, gather, pays_prices),
             Event::Nothing => {}
         }
     }
@@ -406,7 +442,8 @@ proptest! {
         history.solve_s = 0.0;
         prop_assume!(history.policy != PolicyKind::CloudOnly);
         let mut play = Play::new(&history);
-        for (pause, event) in &history.events {
+        let stays = |(_, event): &&(f64, Event)| !matches!(event, Event::Switches { .. });
+        for (pause, event) in history.events.iter().filter(stays) {
             play.advance(play.now + pause);
             play.happens(event);
             play.advance(play.now);

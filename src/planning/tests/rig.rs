@@ -107,6 +107,7 @@ pub(super) fn planner_params() -> PlannerParams {
         weights: Weights::EQUAL,
         completion: CompletionModel::Slots,
         prices: None,
+        refuses_infeasible: false,
     }
 }
 

@@ -5,6 +5,7 @@
 //! probes. A page that is not there is asked for rarely, one that fails less and less often; what it said is
 //! forgotten at once, and the configured figures stand. No reading makes an engine load a model.
 
+mod caps;
 mod loads;
 mod metrics;
 mod pages;
@@ -25,10 +26,12 @@ use crate::domain::{Availability, Destination, EndpointOrd};
 use crate::endpoint::EndpointPool;
 use crate::endpoint::pool::PageBounds;
 use crate::profiler::node::FleetHealth;
+use crate::profiler::speed::Given;
 
 use metrics::EngineMetrics;
 use pages::{Page, Told, pages_of};
 
+pub use caps::{CapMismatch, CapSign, SlotCap, SlotCaps};
 pub use loads::{ColdStart, ModelLoad, ModelLoads};
 pub use reading::{EngineReading, KV_FULL, ModelResidence, capped_concurrency, is_cold, waiting_elsewhere};
 
@@ -59,19 +62,21 @@ struct Shared {
     models: Vec<Vec<Arc<str>>>,
     readings: watch::Sender<Arc<[Option<EngineReading>]>>,
     loads: ModelLoads,
+    caps: SlotCaps,
     metrics: EngineMetrics,
     seed: u64,
 }
 
 impl EngineProfiler {
-    /// A profiler of the engines behind `pool` that has read nothing yet. `seed` is that of the jitter.
+    /// A profiler of the engines behind `pool` that has read nothing yet. With each destination, which of its figures the
+    /// operator gave. `seed` is that of the jitter.
     ///
     /// # Errors
     /// When the metrics are registered already.
     pub fn new(
         pool: Arc<EndpointPool>,
         health: FleetHealth,
-        destinations: &Arc<[Destination]>,
+        (destinations, given): (&Arc<[Destination]>, &[Given]),
         seed: u64,
         registry: &Registry,
     ) -> prometheus::Result<Self> {
@@ -82,8 +87,9 @@ impl EngineProfiler {
         let models: Vec<_> = pool.iter().map(|(endpoint, _)| names_at(endpoint)).collect();
         let readings = watch::Sender::new(vec![None; models.len()].into());
         let loads = ModelLoads::new(destinations, registry)?;
+        let caps = SlotCaps::new(destinations, given, registry)?;
         let metrics = EngineMetrics::register(registry)?;
-        let shared = Shared { pool, health, models, readings, loads, metrics, seed };
+        let shared = Shared { pool, health, models, readings, loads, caps, metrics, seed };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -97,6 +103,12 @@ impl EngineProfiler {
     #[must_use]
     pub fn loads(&self) -> &ModelLoads {
         &self.shared.loads
+    }
+
+    /// How many requests engines run at once, as far as they show.
+    #[must_use]
+    pub fn caps(&self) -> &SlotCaps {
+        &self.shared.caps
     }
 
     /// Reads the pages of `endpoint` over and over; ends at once where its kind has none.
@@ -164,6 +176,7 @@ impl EngineProfiler {
         let shared = &self.shared;
         shared.metrics.show(&shared.pool.spec(endpoint).name, reading.as_ref());
         shared.loads.observe(endpoint, reading.as_ref());
+        shared.caps.observe(endpoint, reading.as_ref());
         shared.readings.send_if_modified(|readings| {
             let was_silent = readings[endpoint.idx()].is_none();
             if was_silent && reading.is_none() {

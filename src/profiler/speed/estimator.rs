@@ -44,6 +44,8 @@ pub struct Given {
     pub batch_speedup: bool,
     /// `throughput.max_concurrency`.
     pub max_concurrency: bool,
+    /// `max_inflight` of its endpoint.
+    pub max_inflight: bool,
 }
 
 /// What was measured at the end of a request that was answered.

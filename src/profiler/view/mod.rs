@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::domain::{Destination, FleetView, Moment, SlotLoad, Work};
-use crate::profiler::engine::{EngineReading, ModelLoad, capped_concurrency, waiting_elsewhere};
+use crate::profiler::engine::{EngineReading, ModelLoad, SlotCap, capped_concurrency, waiting_elsewhere};
 use crate::profiler::network::PathReading;
 use crate::profiler::node::FleetHealth;
 use crate::profiler::prefix::{PrefixProfiler, PrefixReading};
@@ -39,6 +39,8 @@ pub struct Sources {
     pub engines: watch::Receiver<Arc<[Option<EngineReading>]>>,
     /// Which models are loaded, by destination.
     pub loads: watch::Receiver<Arc<[ModelLoad]>>,
+    /// How many requests engines run at once, by destination.
+    pub caps: watch::Receiver<Arc<[SlotCap]>>,
     /// Paths to nodes.
     pub paths: watch::Receiver<Arc<[PathReading]>>,
     /// How many requests are under way where.
@@ -81,10 +83,12 @@ impl Viewer {
                 _ = looks.tick() => self.sources.speeds.tick(),
                 Ok(()) = self.sources.engines.changed() => {}
                 Ok(()) = self.sources.loads.changed() => {}
+                Ok(()) = self.sources.caps.changed() => {}
                 Ok(()) = self.sources.paths.changed() => {}
             }
             self.sources.engines.mark_unchanged();
             self.sources.loads.mark_unchanged();
+            self.sources.caps.mark_unchanged();
             self.sources.paths.mark_unchanged();
             self.publish();
             sleep_until(Instant::now() + PAUSE).await;
@@ -114,6 +118,7 @@ impl Viewer {
         let prefixes = self.sources.prefixes.readings();
         let engines = Arc::clone(&self.sources.engines.borrow());
         let loads = Arc::clone(&self.sources.loads.borrow());
+        let caps = Arc::clone(&self.sources.caps.borrow());
         let paths = Arc::clone(&self.sources.paths.borrow());
         let look_at = |(idx, (configured, node)): (usize, (&Destination, &Option<usize>))| {
             let engine = engines.get(configured.endpoint.idx()).and_then(Option::as_ref);
@@ -123,6 +128,7 @@ impl Viewer {
                 prefix: prefixes.get(idx),
                 engine: engine.map(|reading| (reading, own_inflight)),
                 load: loads.get(idx),
+                cap: caps.get(idx).copied().unwrap_or_default(),
                 path: node.and_then(|node| paths.get(node)),
             };
             look(configured, &seen)
@@ -138,6 +144,7 @@ struct Seen<'a> {
     /// With the requests of this router under way at its endpoint.
     engine: Option<(&'a EngineReading, u32)>,
     load: Option<&'a ModelLoad>,
+    cap: SlotCap,
     path: Option<&'a PathReading>,
 }
 
@@ -150,15 +157,18 @@ impl Seen<'_> {
         if let Some(path) = self.path {
             seen.network = path.applied_to(&configured.network);
         }
-        let mut elsewhere = SlotLoad::EMPTY;
-        if let Some((reading, own_inflight)) = self.engine {
-            let slots = capped_concurrency(reading, configured.throughput.max_concurrency);
+        if self.engine.is_some() || self.cap.adopted.is_some() {
+            let believed = self.believed_slots(configured);
+            let slots = self.engine.map_or(believed, |(reading, _)| capped_concurrency(reading, believed));
             let slowdown = seen.throughput.slowdown();
             let slots_f64 = f64::from(slots);
             seen.throughput.max_concurrency = slots;
             seen.throughput.batch_speedup = (slots_f64 / (1.0 + slowdown * (slots_f64 - 1.0))).max(1.0);
-            elsewhere = others(reading, own_inflight, &seen);
+            seen.max_inflight = self.cap.max_inflight.unwrap_or(configured.max_inflight);
         }
+        let elsewhere = self
+            .engine
+            .map_or(SlotLoad::EMPTY, |(reading, own_inflight)| others(reading, own_inflight, &seen));
         let moment = Moment {
             pace: self.speed.map_or(1.0, |speed| speed.pace),
             lateness: self.speed.map_or(1.0, |speed| speed.lateness),
@@ -166,6 +176,11 @@ impl Seen<'_> {
             elsewhere,
         };
         (seen, moment)
+    }
+
+    /// Requests its engine runs at once while nothing else limits them.
+    fn believed_slots(&self, configured: &Destination) -> u32 {
+        self.cap.adopted.map_or(configured.throughput.max_concurrency, |(slots, _)| slots)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Seen, Viewer};
 use crate::domain::named::named_enum;
 use crate::domain::{Destination, Moment};
-use crate::profiler::engine::ModelLoad;
+use crate::profiler::engine::{CapMismatch, CapSign, ModelLoad};
 use crate::profiler::network::{Measured, Quantity};
 use crate::profiler::prefix::PrefixReading;
 use crate::profiler::speed::{Figure, Given};
@@ -53,6 +53,8 @@ pub struct DestinationReport {
     pub moment: Moment,
     /// Its model, as far as loading goes.
     pub load: Option<ModelLoad>,
+    /// Where the number of its slots seems wrong.
+    pub cap_mismatch: Option<CapMismatch>,
     /// Each figure by its name.
     pub figures: Vec<(&'static str, FigureReport)>,
 }
@@ -64,7 +66,8 @@ impl Viewer {
         self.with_seen(|configured, seen| {
             let (destination, moment) = seen.applied_to(configured);
             let figures = figures(configured, seen, &destination);
-            DestinationReport { destination, moment, load: seen.load.copied(), figures }
+            let (load, cap_mismatch) = (seen.load.copied(), seen.cap.mismatch);
+            DestinationReport { destination, moment, load, cap_mismatch, figures }
         })
     }
 }
@@ -120,18 +123,21 @@ fn of_prefix(prefix: &PrefixReading) -> FigureReport {
 
 fn slots(configured: &Destination, seen: &Seen<'_>, now: &Destination, given: Given) -> FigureReport {
     let (value, reference) = (now.throughput.max_concurrency, configured.throughput.max_concurrency);
-    let is_engine = value != reference;
-    let source = match (is_engine, given.max_concurrency) {
-        (true, _) => FigureSource::Engine,
-        (false, true) => FigureSource::Configured,
-        (false, false) => FigureSource::Default,
+    let is_capped = value != seen.believed_slots(configured);
+    let source = match (seen.cap.adopted, given.max_concurrency) {
+        _ if is_capped => FigureSource::Engine,
+        (Some((_, CapSign::Told)), _) => FigureSource::Engine,
+        (Some(_), _) => FigureSource::Live,
+        (None, true) => FigureSource::Configured,
+        (None, false) => FigureSource::Default,
     };
-    let read_at = seen.engine.filter(|_| is_engine).map(|(reading, _)| reading.read_at);
+    let is_seen = is_capped || seen.cap.adopted.is_some();
+    let read_at = seen.engine.filter(|_| is_seen).map(|(reading, _)| reading.read_at);
     FigureReport {
         value: f64::from(value),
         source,
         age: read_at.map(|at| seconds(at.elapsed())),
-        samples: u64::from(is_engine),
+        samples: u64::from(is_seen),
         drift: f64::from(value) / f64::from(reference),
         is_stale: false,
     }

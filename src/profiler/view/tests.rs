@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::domain::fixture::destination;
+use crate::profiler::engine::CapSign;
 use crate::profiler::speed::{Given, SpeedEstimator};
 
 fn engine(running: u32, waiting: u32, own: u32) -> EngineReading {
@@ -10,7 +11,8 @@ fn engine(running: u32, waiting: u32, own: u32) -> EngineReading {
 }
 
 fn seen(engine: Option<(&EngineReading, u32)>) -> (Destination, Moment) {
-    Seen { speed: None, prefix: None, engine, load: None, path: None }.applied_to(&destination(0, 4, 8))
+    Seen { speed: None, prefix: None, engine, load: None, cap: SlotCap::default(), path: None }
+        .applied_to(&destination(0, 4, 8))
 }
 
 #[test]
@@ -38,11 +40,31 @@ fn the_slots_of_the_engine_bound_concurrency_and_keep_the_slowdown() {
     let mut configured = destination(0, 4, 8);
     // a = 1/3, so two slots are worth 2 / (1 + 1/3).
     configured.throughput.batch_speedup = 2.0;
-    let (seen, _) = Seen { speed: None, prefix: None, engine: Some((&reading, 0)), load: None, path: None }
-        .applied_to(&configured);
+    let (seen, _) = Seen {
+        speed: None,
+        prefix: None,
+        engine: Some((&reading, 0)),
+        load: None,
+        cap: SlotCap::default(),
+        path: None,
+    }
+    .applied_to(&configured);
     assert_eq!(seen.throughput.max_concurrency, 2);
     assert!((seen.throughput.batch_speedup - 1.5).abs() < 1e-9);
     assert!((seen.throughput.slowdown() - configured.throughput.slowdown()).abs() < 1e-9);
+}
+
+#[test]
+fn an_adopted_cap_takes_the_place_of_the_default_whether_or_not_the_engine_still_tells() {
+    let cap = SlotCap { adopted: Some((8, CapSign::RunningAbove)), max_inflight: Some(16), mismatch: None };
+    let reading = engine(8, 0, 8);
+    for engine in [None, Some((&reading, 8))] {
+        let (seen, _) = Seen { speed: None, prefix: None, engine, load: None, cap, path: None }
+            .applied_to(&destination(0, 4, 8));
+        assert_eq!((seen.throughput.max_concurrency, seen.max_inflight), (8, 16));
+        // The fixture's engine has no slowdown.
+        assert!((seen.throughput.batch_speedup - 8.0).abs() < 1e-9);
+    }
 }
 
 #[test]
@@ -52,7 +74,14 @@ fn pace_and_cold_models_are_of_the_moment() {
     let reading = speed.reading(Seconds(10.0));
     let load =
         ModelLoad { is_loaded: Some(false), load: Seconds(7.0), loading_since: None, vram_share: None };
-    let seen = Seen { speed: Some(&reading), prefix: None, engine: None, load: Some(&load), path: None };
+    let seen = Seen {
+        speed: Some(&reading),
+        prefix: None,
+        engine: None,
+        load: Some(&load),
+        cap: SlotCap::default(),
+        path: None,
+    };
     let (seen, moment) = seen.applied_to(&destination(0, 4, 8));
     assert_eq!((seen, moment.warm_up), (destination(0, 4, 8), Seconds(7.0)));
     assert!((0.2..0.4).contains(&moment.pace), "{moment:?}");

@@ -90,7 +90,7 @@ impl Problem {
 }
 
 /// What request r would use of destination d.
-struct Usage<'a> {
+pub(super) struct Usage<'a> {
     destination: &'a Destination,
     state: &'a DestinationState,
     prompt: Tokens,
@@ -102,7 +102,7 @@ struct Usage<'a> {
 }
 
 impl<'a> Usage<'a> {
-    fn new(
+    pub(super) fn new(
         item: &BatchItem<'_>,
         (d, destination, state): (DestinationOrd, &'a Destination, &'a DestinationState),
     ) -> Self {
@@ -146,6 +146,13 @@ impl<'a> Usage<'a> {
 
     fn transfer(&self) -> Seconds {
         self.destination.network.transfer_time(self.up, self.down)
+    }
+
+    /// Predicted time from now to the last byte at its destination with this `timeline`. The request's own transfer,
+    /// not the batch's mean: this is what its own deadline is held against.
+    pub(super) fn finish(&self, timeline: &Timeline) -> Seconds {
+        let served = timeline.predict(self.work()).finish;
+        self.destination.network.rtt + self.transfer() + Seconds(served.0 * self.state.lateness)
     }
 
     /// Eq. 3: inference plus transfer.
@@ -262,11 +269,8 @@ fn drop_late(
         return;
     }
     let finish = |(d, destination, state): (DestinationOrd, &Destination, &DestinationState)| {
-        let work = Usage::new(item, (d, destination, state)).work();
-        let in_queue = Timeline::new(completion, destination, state).predict(work).finish;
-        // The request's own transfer, not the batch's mean: the deadline is its own.
-        let network_s = destination.network.rtt.get() + tables.transfer_s[row + d.idx()];
-        network_s + in_queue.0 * state.lateness
+        let timeline = Timeline::new(completion, destination, state);
+        Usage::new(item, (d, destination, state)).finish(&timeline).0
     };
     let finish_s: Vec<f64> = context.iter().map(finish).collect();
     let legal = &mut tables.legal[row..row + finish_s.len()];

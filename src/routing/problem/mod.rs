@@ -5,9 +5,11 @@
 //! a place for every request.
 
 mod build;
+mod deadline;
 mod sum;
 
 pub use build::{BatchItem, CostModels};
+pub use deadline::EarliestFinish;
 pub use sum::SumTables;
 
 use thiserror::Error;

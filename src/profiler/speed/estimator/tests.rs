@@ -2,7 +2,8 @@
 
 use super::*;
 
-const GIVEN: Given = Given { prefill: true, decode: true, batch_speedup: true, max_concurrency: true };
+const GIVEN: Given =
+    Given { prefill: true, decode: true, batch_speedup: true, max_concurrency: true, max_inflight: true };
 
 /// 1,000 and 100 tokens a second, four slots, a = (4/2 − 1)/3 = 1/3.
 fn reference() -> Throughput {
