@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::os::fd::AsFd as _;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,9 @@ pub use super::connection_metrics::ConnectionMetrics;
 
 /// Bytes of a request head, and of the read buffer.
 const HEAD_BYTES_MAX: usize = 64 << 10;
+/// How long after the word to stop connections are accepted still. Those that came before are read from by then: hyper
+/// closes what it has not read from.
+const LINGER: Duration = Duration::from_millis(100);
 /// Pause after a failed accept (out of file descriptors, say), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A TLS handshake has this long.
@@ -59,7 +63,7 @@ pub struct Listener {
 /// How a listener is ended.
 #[derive(Debug, Clone)]
 pub struct Shutdown {
-    /// No further connections; requests under way are finished.
+    /// No further connections after a moment; requests under way are finished.
     pub stop: CancellationToken,
     /// Everything ends at once.
     pub force: CancellationToken,
@@ -82,10 +86,11 @@ where
     let graceful = GracefulShutdown::new();
     let connections = TaskTracker::new();
     let mut bound = ConnectionBound::new(connections_max);
+    let mut closing = pin!(lingering(&stop, &force));
     loop {
         let (stream, permit) = tokio::select! {
             accepted = accept(&socket, &mut bound) => accepted,
-            () = stop.cancelled() => break,
+            () = &mut closing => break,
         };
         let connection = Connection {
             stream,
@@ -111,6 +116,15 @@ where
         () = force.cancelled() => {}
     }
     connections.wait().await;
+}
+
+/// Ends a moment after `stop`: whoever connected before is not turned away.
+async fn lingering(stop: &CancellationToken, force: &CancellationToken) {
+    stop.cancelled().await;
+    tokio::select! {
+        () = tokio::time::sleep(LINGER) => {}
+        () = force.cancelled() => {}
+    }
 }
 
 /// The next connection there is room for.
