@@ -213,6 +213,8 @@ impl Method {
         WindowParams {
             max_wait: if self.is_joint() { window.max_wait } else { Seconds::ZERO },
             close: self.close.unwrap_or(window.close),
+            // Other routers have no such guard.
+            finish_target: window.finish_target.filter(|_| !self.is_early),
             ..window
         }
     }
