@@ -7,7 +7,6 @@ mod profilers;
 mod scheduling;
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +22,6 @@ use crate::config::{Config, EndpointConfig, NodeConfig, ResponseModel};
 use crate::domain::{Availability, Destination};
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::profiler::power::{NodePower, PowerProfiler};
-use crate::profiler::quality::embedder::set_up_cache;
 use crate::profiler::quality::{
     DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
 };
@@ -385,9 +383,7 @@ fn start_quality(
     let embedder = EmbedderParams {
         library: config.embedder.library.clone(),
         model: config.embedder.model.clone(),
-        ort_dylib_path: std::env::var_os("ORT_DYLIB_PATH").map(Into::into),
-        cache_dir: set_up_cache(Path::new(""), std::env::current_exe().ok().as_deref()),
-        ..EmbedderParams::default()
+        ..EmbedderParams::of_environment()
     };
     let priors = FleetPriors {
         destinations: destinations

@@ -1,7 +1,7 @@
 //! `quality`: fill and inspect the store that quality predictions rest on.
 
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,6 @@ use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::profiler::quality::embedder;
-use crate::profiler::quality::embedder::set_up_cache;
 use crate::profiler::quality::import::{ImportEvent, ImportSummary, import_trace};
 use crate::profiler::quality::params::EmbedderParams;
 use crate::profiler::quality::store::{QualityStore, StoreStats};
@@ -166,10 +165,8 @@ impl EmbedderArgs {
         EmbedderParams {
             library: self.library.clone(),
             model: self.model.clone(),
-            ort_dylib_path: std::env::var_os("ORT_DYLIB_PATH").map(PathBuf::from),
             threads: self.threads.map_or_else(n_cores, usize::from),
-            cache_dir: set_up_cache(Path::new(""), std::env::current_exe().ok().as_deref()),
-            ..EmbedderParams::default()
+            ..EmbedderParams::of_environment()
         }
     }
 }

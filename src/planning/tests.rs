@@ -3,6 +3,7 @@
 mod affinity;
 mod deadlines;
 mod gathering;
+mod history;
 mod holding;
 mod laws;
 mod rig;

@@ -8,6 +8,7 @@ use crate::support::answers::chat;
 use crate::support::app::{CHAT, Node, Router, ask, llm, node};
 use crate::support::fake_endpoint::{FakeEndpoint, Step};
 use crate::support::in_time;
+use crate::support::metrics::Metrics;
 use crate::support::raw_client::{Answer, RawClient};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -248,9 +249,7 @@ async fn a_client_that_leaves_while_it_is_held_is_forgotten() {
     let mut runs = router.client().await;
     runs.post(CHAT, "", &ask("auto")).await;
     endpoint.posts_reach(1).await;
-    let held = |n: u64| {
-        move |metrics: &crate::support::metrics::Metrics| metrics.count("cema_held_requests", &[]) == n
-    };
+    let held = |n: u64| move |metrics: &Metrics| metrics.count("cema_held_requests", &[]) == n;
     let (mut leaves, mut stays) = (router.client().await, router.client().await);
     leaves.post(CHAT, "x-request-id: leaves\r\n", &ask("auto")).await;
     router.metrics_reach("it to be held", held(1)).await;

@@ -1,9 +1,10 @@
 //! What the configuration says about quality prediction (`quality.*`, `embedder.*`) and the priors it
 //! falls back on.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::embedder::set_up_cache;
 use crate::domain::named::named_enum;
 use crate::units::{Quality, Tokens};
 
@@ -55,7 +56,7 @@ pub struct EmbedderParams {
     /// Folder with `model.onnx` and `tokenizer.json`. `None` looks in `cache_dir/model`, then in
     /// `/usr/lib/cema-router/model`.
     pub model: Option<PathBuf>,
-    /// Value of the environment variable `ORT_DYLIB_PATH`, read by the caller.
+    /// Value of the environment variable `ORT_DYLIB_PATH`.
     pub ort_dylib_path: Option<PathBuf>,
     /// Folder that `make setup` fills.
     pub cache_dir: PathBuf,
@@ -65,6 +66,18 @@ pub struct EmbedderParams {
     pub cache_entries: usize,
     /// Prompts that may wait for an embedding; more are predicted from priors. At least 1.
     pub queue: usize,
+}
+
+impl EmbedderParams {
+    /// The defaults with what the environment says: `ORT_DYLIB_PATH`, and where the set-up cache is.
+    #[must_use]
+    pub fn of_environment() -> Self {
+        Self {
+            ort_dylib_path: std::env::var_os("ORT_DYLIB_PATH").map(Into::into),
+            cache_dir: set_up_cache(Path::new(""), std::env::current_exe().ok().as_deref()),
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for EmbedderParams {

@@ -75,8 +75,15 @@ impl Problem {
             tables.weights.push(item.request.weights.unwrap_or(context.weights));
         }
         tables.destinations = loads(batch.len(), context, &tables.transfer_s);
-        for (r, item) in batch.iter().enumerate() {
-            drop_late(item, (context, models.completion), &mut tables, r * m);
+        let has_deadline = |item: &BatchItem<'_>| item.request.constraints.deadline.is_some();
+        if context.finish_target.is_some() || batch.iter().any(has_deadline) {
+            let timeline = |(_, d, state): (_, &Destination, &DestinationState)| {
+                Timeline::new(models.completion, d, state)
+            };
+            let timelines: Vec<Timeline> = context.iter().map(timeline).collect();
+            for (item, legal) in batch.iter().zip(tables.legal.chunks_exact_mut(m)) {
+                drop_late(item, (context, &timelines), legal);
+            }
         }
         Self::new(tables)
     }
@@ -256,28 +263,17 @@ fn loads(n: usize, context: &RoutingContext, transfer_s: &[f64]) -> Vec<Destinat
     context.iter().map(load).collect()
 }
 
-/// Drops destinations that miss the deadline of the row starting at `row`, if another meets it, and those that miss
-/// the fleet's target, down to the ones that come nearest.
-fn drop_late(
-    item: &BatchItem<'_>,
-    (context, completion): (&RoutingContext, CompletionModel),
-    tables: &mut ProblemTables,
-    row: usize,
-) {
-    let (deadline, target) = (item.request.constraints.deadline, context.finish_target);
-    if deadline.is_none() && target.is_none() {
-        return;
-    }
+/// Drops destinations of a request's row that miss its deadline, if another meets it, and those that miss the fleet's
+/// target, down to the ones that come nearest.
+fn drop_late(item: &BatchItem<'_>, (context, timelines): (&RoutingContext, &[Timeline]), legal: &mut [bool]) {
     let finish = |(d, destination, state): (DestinationOrd, &Destination, &DestinationState)| {
-        let timeline = Timeline::new(completion, destination, state);
-        Usage::new(item, (d, destination, state)).finish(&timeline).0
+        Usage::new(item, (d, destination, state)).finish(&timelines[d.idx()]).0
     };
     let finish_s: Vec<f64> = context.iter().map(finish).collect();
-    let legal = &mut tables.legal[row..row + finish_s.len()];
-    if let Some(deadline) = deadline {
+    if let Some(deadline) = item.request.constraints.deadline {
         keep_those_by((deadline - item.waited).0, legal, &finish_s);
     }
-    if let Some(target) = target {
+    if let Some(target) = context.finish_target {
         let legal_s = legal.iter().zip(&finish_s).filter(|(legal, _)| **legal).map(|(_, s)| *s);
         let soonest_s = legal_s.fold(f64::INFINITY, f64::min);
         keep_those_by((target - item.waited).0.max(soonest_s * NEARLY_SOONEST), legal, &finish_s);

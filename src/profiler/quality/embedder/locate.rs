@@ -13,8 +13,7 @@ const SET_UP_CACHE: &str = ".cache/cema";
 
 /// The folder that `make setup` filled: that of the `working` directory or, where there is none, that of the checkout
 /// in which `program` lies.
-#[must_use]
-pub fn set_up_cache(working: &Path, program: Option<&Path>) -> PathBuf {
+pub(in crate::profiler::quality) fn set_up_cache(working: &Path, program: Option<&Path>) -> PathBuf {
     let here = working.join(SET_UP_CACHE);
     if here.is_dir() {
         return here;

@@ -12,7 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use locate::{EmbedderFiles, locate, set_up_cache};
+pub(super) use locate::set_up_cache;
+pub use locate::{EmbedderFiles, locate};
 
 use crate::profiler::quality::params::EmbedderParams;
 
