@@ -27,6 +27,7 @@ mod edge;
 mod embeddings;
 mod engines;
 mod failover;
+mod feedback;
 mod fidelity;
 mod http_edges;
 mod keys;

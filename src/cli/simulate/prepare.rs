@@ -169,6 +169,7 @@ fn quality_params(scenario: &Scenario) -> QualityParams {
         neighbours: quality.neighbours as usize,
         min_similarity: quality.min_similarity,
         prior_strength: quality.prior_strength,
+        feedback: quality.feedback.clone(),
     }
 }
 

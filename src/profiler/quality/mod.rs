@@ -4,11 +4,12 @@
 //! [`embedder`] turns it into a vector on a thread of its own; [`mod@format`] adds 14 numbers about its
 //! form; [`estimator`] finds the most similar profiled prompts and averages what each model scored on
 //! them. The profiled prompts come from the [`store`], a directory that `quality import` fills
-//! ([`mod@import`]). Whatever is missing, the router goes on with configured priors and says so.
+//! ([`mod@import`]), and what clients say of answers ([`feedback`]) adds to them. Whatever is missing, the router goes on with configured priors and says so.
 
 mod cache;
 pub mod embedder;
 pub mod estimator;
+pub mod feedback;
 pub mod format;
 pub mod import;
 pub mod metrics;

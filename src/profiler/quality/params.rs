@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::embedder::set_up_cache;
+use super::feedback::FeedbackParams;
 use crate::domain::named::named_enum;
 use crate::units::{Quality, Tokens};
 
@@ -33,6 +34,8 @@ pub struct QualityParams {
     /// κ, the weight of the destination's mean beside the neighbours' in [`EstimatorMode::FormatAware`];
     /// not negative.
     pub prior_strength: f64,
+    /// What clients say of answers.
+    pub feedback: FeedbackParams,
 }
 
 impl Default for QualityParams {
@@ -43,6 +46,7 @@ impl Default for QualityParams {
             neighbours: 160,
             min_similarity: 0.3,
             prior_strength: 0.1,
+            feedback: FeedbackParams::default(),
         }
     }
 }

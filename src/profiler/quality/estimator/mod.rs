@@ -49,6 +49,8 @@ pub struct Estimate {
     pub prediction: Prediction,
     /// Σ w over the neighbours: about 0 far from every profiled prompt, at most K.
     pub evidence: f64,
+    /// Per destination what its q̂ rests on: Σ w over the neighbours that it was scored on, and κ; 1 for a prior.
+    pub weights: Vec<f64>,
 }
 
 /// Predicts from a fixed profile for a fixed fleet; shared by threads.
@@ -71,6 +73,8 @@ impl Estimator {
         let parts = profile.into_parts();
         let n = parts.format.len();
         let (scaling, k_max) = match params.mode {
+            // Without a row there is no usual form; feedback is compared by embedding alone then.
+            EstimatorMode::FormatAware if n == 0 => (None, NEIGHBOURS_MIN),
             EstimatorMode::FormatAware => {
                 (Some(FormatScaling::fit(&parts.format)), NEIGHBOURS_MIN.max(n / ROWS_PER_NEIGHBOUR))
             }
@@ -132,14 +136,25 @@ impl Estimator {
             EstimatorMode::Paper => 0.0,
         };
         let nearest = &scratch.neighbours[..scratch.neighbours.len().min(LENGTH_NEIGHBOURS)];
+        let (quality, weights) = self.scores.predict(neighbours, &scratch.weights, prior_strength);
         Estimate {
+            weights,
             prediction: Prediction {
-                quality: self.scores.predict(neighbours, &scratch.weights, prior_strength),
+                quality,
                 completion_tokens: self.lengths.predict(nearest),
                 source: QualitySource::Store,
             },
             evidence: scratch.weights.iter().sum(),
         }
+    }
+
+    /// What a message is compared by.
+    pub(in crate::profiler::quality) fn vector(
+        &self,
+        embedding: &[f32; EMBEDDING_DIMENSIONS],
+        format: &[f64; FORMAT_NUMBERS],
+    ) -> PromptVector {
+        self.vectors.vector(embedding, format)
     }
 
     fn find_neighbours(&self, query: &PromptVector, found: &mut Vec<Neighbour>) {
@@ -150,7 +165,8 @@ impl Estimator {
         }
     }
 
-    fn weight(&self, neighbour: &Neighbour) -> f64 {
+    /// w, what a neighbour counts.
+    pub(in crate::profiler::quality) fn weight(&self, neighbour: &Neighbour) -> f64 {
         let similarity = neighbour.similarity();
         match self.mode {
             EstimatorMode::FormatAware => (GAMMA * (similarity - 1.0)).exp(),

@@ -5,6 +5,9 @@ use crate::profiler::quality::estimator::vectors::Neighbour;
 use crate::profiler::quality::params::FleetPriors;
 use crate::units::Quality;
 
+/// What a prior weighs beside other evidence: as much as one prompt of the same words.
+const PRIOR_WEIGHT: f64 = 1.0;
+
 /// What a destination's quality is when its model has or has not been profiled.
 #[derive(Debug, Clone, Copy)]
 enum Source {
@@ -45,14 +48,14 @@ impl ScoreTable {
         Self { scores, means: means.into_iter().map(|mean| mean.unwrap_or_default()).collect(), sources }
     }
 
-    /// (Σ w q + κ μ) / (Σ w + κ) over the neighbours that hold a score, per destination; μ where that
-    /// is 0/0.
+    /// (Σ w q + κ μ) / (Σ w + κ) over the neighbours that hold a score, and Σ w + κ, per destination; μ where
+    /// that is 0/0. A prior counts as one.
     pub(super) fn predict(
         &self,
         neighbours: &[Neighbour],
         weights: &[f64],
         prior_strength: f64,
-    ) -> Vec<Quality> {
+    ) -> (Vec<Quality>, Vec<f64>) {
         let n_models = self.means.len();
         let mut sums: Vec<(f64, f64)> =
             self.means.iter().map(|mean| (prior_strength * mean, prior_strength)).collect();
@@ -68,15 +71,15 @@ impl ScoreTable {
         let q_hat = |model: usize| {
             let (scored, total) = sums[model];
             let q_hat = if total > 0.0 { scored / total } else { self.means[model] };
-            Quality(q_hat.clamp(0.0, 1.0))
+            (Quality(q_hat.clamp(0.0, 1.0)), total)
         };
         self.sources
             .iter()
             .map(|source| match *source {
                 Source::Profiled(model) => q_hat(model),
-                Source::Prior(quality) => quality,
+                Source::Prior(quality) => (quality, PRIOR_WEIGHT),
             })
-            .collect()
+            .unzip()
     }
 }
 
