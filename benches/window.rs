@@ -55,7 +55,7 @@ fn scheduler(bencher: divan::Bencher<'_, '_>, n_requests: usize) {
         let placing = (0..n_requests).map(|n| {
             let scheduler = scheduler.clone();
             let request = Arc::new(request(n));
-            runtime.spawn(async move { scheduler.place(request, "a question".to_owned()).await.unwrap() })
+            runtime.spawn(async move { scheduler.place(request, "a question".into()).await.unwrap() })
         });
         let placing: Vec<_> = placing.collect();
         // The leases end here, so that every window finds the fleet idle.

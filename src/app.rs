@@ -3,7 +3,7 @@
 pub mod agent;
 mod edge;
 mod energy_log;
-mod feedback_log;
+mod feedback;
 mod profilers;
 mod scheduling;
 
@@ -23,7 +23,6 @@ use crate::config::{Config, EndpointConfig, NodeConfig, ResponseModel};
 use crate::domain::{Availability, Destination};
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::profiler::power::{NodePower, PowerProfiler};
-use crate::profiler::quality::feedback::Feedback;
 use crate::profiler::quality::{
     DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
 };
@@ -76,8 +75,7 @@ impl App {
         let profilers = Profilers::new(&config, &pool, &destinations, &registry)?;
         let health = profilers.health.clone();
         let quality = start_quality(&config, &destinations, &registry)?;
-        let (params, store) = (config.quality.feedback.clone(), &config.quality.store);
-        let feedback = Feedback::start(params, store, (quality.clone(), &destinations), &registry)?;
+        let feedback = feedback::start(&config, (quality.clone(), &destinations), &registry)?;
         let viewer = profilers.viewer(&config, &destinations);
         let (policies, params) = scheduling::scheduling(&config);
         let policy_name = policies.0.first().map_or("", |arm| arm.policy.name());
@@ -98,7 +96,7 @@ impl App {
         let manager = RequestManager::new(scheduler.clone(), world, limits, &registry)?;
 
         let tasks = TaskTracker::new();
-        spawn_feedback_readers((&tasks, &force), &feedback, log.clone(), &manager);
+        feedback::spawn_readers((&tasks, &force), &feedback, log.clone(), &manager);
         spawn_energy_readers((&tasks, &force), &power, log, &scheduler);
         tasks.spawn(stop_aware(give_up.clone(), scheduler_task));
         tasks.spawn(stop_aware(force.clone(), viewer.clone().run()));
@@ -298,23 +296,6 @@ fn spawn_energy_readers(
     }
     if let Some(switchback) = scheduler.switchback() {
         tasks.spawn(stop_aware(force.clone(), switchback.clone().follow(power.settled())));
-    }
-}
-
-/// Tells whoever wants to know what clients say of answers, until `force`.
-fn spawn_feedback_readers(
-    (tasks, force): (&TaskTracker, &CancellationToken),
-    feedback: &Feedback,
-    log: DecisionLog,
-    manager: &RequestManager,
-) {
-    tasks.spawn(stop_aware(force.clone(), manager.clone().follow_feedback(feedback.given())));
-    if log.is_on() {
-        let writing = feedback_log::write(log, feedback, manager.destinations());
-        tasks.spawn(stop_aware(force.clone(), writing));
-    }
-    if let Some(switchback) = manager.switchback() {
-        tasks.spawn(stop_aware(force.clone(), switchback.clone().follow_feedback(feedback.given())));
     }
 }
 
