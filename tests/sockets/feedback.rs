@@ -8,6 +8,7 @@ use crate::support::answers::{chat, chat_stream, chunk, delta_event, stream_head
 use crate::support::app::{CHAT, EMBEDDINGS, Router, ask, ask_stream, llm, node};
 use crate::support::embedder::embedder_or_skip;
 use crate::support::fake_endpoint::{FakeEndpoint, Step};
+use crate::support::metrics::Metrics;
 use crate::support::raw_client::Answer;
 use cema_router::profiler::quality::store::QualityStore;
 
@@ -88,6 +89,37 @@ async fn a_score_is_on_disk_before_it_is_acknowledged_and_the_last_one_stands() 
     let feedback = &shown["destinations"][0]["feedback"];
     assert_eq!((&feedback["scores"], &feedback["is_drifting"]), (&2.into(), &false.into()));
     assert!((feedback["drift"].as_f64().unwrap() + 0.175).abs() < 1e-9, "{feedback}");
+}
+
+#[tokio::test]
+async fn scores_are_in_the_decision_log_and_in_the_comparison_of_policies() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, log) = (folder.path().join("store"), folder.path().join("decisions.jsonl"));
+    let endpoint = endpoint().await;
+    let nodes = [node("n", endpoint.url()).model("{name: m}")];
+    let further = format!(
+        "decision_log: {{path: \"{}\"}}\nswitchback: {{minutes: 60, policies: [greedy, memetic], washout: 0}}\n",
+        log.display()
+    );
+    let router = Router::start(&nodes, &format!("{}{further}", quality(&store, ""))).await;
+    let answer = router.chat(&ask("m")).await;
+    let policy = answer.head.header("x-cema-policy").unwrap();
+    let labelled = json!({"request_id": id_of(&answer), "score": 0.25, "label": "wrong"}).to_string();
+    assert_eq!(router.post(FEEDBACK, "", labelled).await.head.status(), 200);
+    let scored =
+        |metrics: &Metrics| metrics.sum("cema_switchback_feedback_score", &[("policy", &policy)]) > 0.2;
+    router.metrics_reach("the score to be taken in", scored).await;
+    let report = router.admin_get("/admin/v1/switchback").await.json();
+    let of =
+        report["policies"].as_array().unwrap().iter().find(|of| of["policy"] == policy.as_str()).unwrap();
+    assert_eq!((&of["scored"], &of["figures"]["feedback_score"]["mean"]), (&1.into(), &0.25.into()));
+    router.stop();
+    router.ended().await;
+    let text = std::fs::read_to_string(&log).unwrap();
+    let line = text.lines().find(|line| line.contains("\"kind\":\"feedback\"")).unwrap();
+    let line: Value = serde_json::from_str(line).unwrap();
+    assert_eq!((&line["destination"], &line["label"]), (&"n/m".into(), &"wrong".into()));
+    assert_eq!((&line["score"], &line["previous"]), (&0.25.into(), &Value::Null));
 }
 
 #[tokio::test]
