@@ -23,7 +23,7 @@ use crate::domain::{Availability, Destination};
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::profiler::power::{NodePower, PowerProfiler};
 use crate::profiler::quality::{
-    DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
+    DestinationPrior, EmbedderParams, FleetPriors, QualityService,
 };
 use crate::proxy::admin::Admin;
 use crate::proxy::readiness::Readiness;
@@ -372,14 +372,6 @@ fn start_quality(
     destinations: &[Destination],
     registry: &Registry,
 ) -> prometheus::Result<QualityService> {
-    let quality = &config.quality;
-    let params = QualityParams {
-        store: quality.store.clone(),
-        mode: quality.mode,
-        neighbours: quality.neighbours as usize,
-        min_similarity: quality.min_similarity,
-        prior_strength: quality.prior_strength,
-    };
     let embedder = EmbedderParams {
         library: config.embedder.library.clone(),
         model: config.embedder.model.clone(),
@@ -395,7 +387,7 @@ fn start_quality(
             })
             .collect(),
     };
-    QualityService::start(&params, &embedder, priors, registry)
+    QualityService::start(&config.quality.params(), &embedder, priors, registry)
 }
 
 fn virtual_models(config: &Config) -> Vec<VirtualModel> {

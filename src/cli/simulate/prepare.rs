@@ -18,7 +18,7 @@ use crate::profiler::quality::estimator::profile::{Profile, ProfileCell};
 use crate::profiler::quality::estimator::{Estimator, Scratch};
 use crate::profiler::quality::format::format_numbers;
 use crate::profiler::quality::store::QualityStore;
-use crate::profiler::quality::{DestinationPrior, EmbedderParams, FleetPriors, QualityParams};
+use crate::profiler::quality::{DestinationPrior, EmbedderParams, FleetPriors};
 use crate::routing::rng_for;
 use crate::simulate::clusters::KMeans;
 use crate::simulate::{SimulatedRequest, Workload};
@@ -83,7 +83,7 @@ pub(super) fn predicted(
     }
     let clusters =
         (scenario.uniroute == UnirouteErrors::Clusters).then(|| PromptClusters::new(scenario, &profile));
-    let estimator = Estimator::new(profile, &priors(scenario), &quality_params(scenario));
+    let estimator = Estimator::new(profile, &priors(scenario), &scenario.quality.params());
     let rows = true_rows(scenario, trace)?;
     let mut scratch = Scratch::default();
     let believed = rows.iter().zip(&of_trace).map(|(row, embedding)| {
@@ -159,17 +159,6 @@ fn priors(scenario: &Scenario) -> FleetPriors {
         completion_tokens: COMPLETION_PRIOR,
     });
     FleetPriors { destinations: prior.collect() }
-}
-
-fn quality_params(scenario: &Scenario) -> QualityParams {
-    let quality = &scenario.quality;
-    QualityParams {
-        store: quality.store.clone(),
-        mode: quality.mode,
-        neighbours: quality.neighbours as usize,
-        min_similarity: quality.min_similarity,
-        prior_strength: quality.prior_strength,
-    }
 }
 
 /// Every row must have a score and a length for every destination.
@@ -249,7 +238,7 @@ impl PromptClusters {
     /// k-means over the profile's embeddings; the error of a cluster at a destination is the mean loss of its
     /// rows there, or of all rows where none of the cluster's was scored.
     fn new(scenario: &Scenario, profile: &Profile) -> Self {
-        let rows: Vec<&[f32]> = (0..profile.len()).map(|row| profile.embedding(row)).collect();
+        let rows: Vec<&[f32]> = (0..profile.len()).map(|row| profile.embedding(row).as_slice()).collect();
         debug_assert!(
             rows.iter().all(|row| row.len() == EMBEDDING_DIMENSIONS),
             "only embeddings are clustered"

@@ -18,6 +18,17 @@ named_enum! {
     }
 }
 
+named_enum! {
+    /// What is predicted for prompts unlike every profiled one.
+    pub enum OodGate {
+        /// Weights fall with distance, beside the weight κ of the mean.
+        Soft = "soft",
+        /// The same, drawn to the destination's mean where the nearest prompts are farther than the profile's own are
+        /// from each other.
+        Mean = "mean",
+    }
+}
+
 /// Parameters of the store and the estimator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QualityParams {
@@ -28,11 +39,15 @@ pub struct QualityParams {
     /// K, the most neighbours that count; at least 1. [`EstimatorMode::FormatAware`] uses at most a fifth
     /// of the profiled prompts, but never less than 20.
     pub neighbours: usize,
+    /// γ, how fast a neighbour's weight falls with its distance in [`EstimatorMode::FormatAware`]; not negative.
+    pub sharpness: f64,
     /// Least cosine similarity of a neighbour in [`EstimatorMode::Paper`].
     pub min_similarity: f64,
     /// κ, the weight of the destination's mean beside the neighbours' in [`EstimatorMode::FormatAware`];
     /// not negative.
     pub prior_strength: f64,
+    /// What is done about prompts unlike every profiled one.
+    pub ood: OodGate,
 }
 
 impl Default for QualityParams {
@@ -41,8 +56,10 @@ impl Default for QualityParams {
             store: PathBuf::from("quality"),
             mode: EstimatorMode::FormatAware,
             neighbours: 160,
+            sharpness: 5.0,
             min_similarity: 0.3,
             prior_strength: 0.1,
+            ood: OodGate::Soft,
         }
     }
 }
@@ -53,7 +70,7 @@ pub struct EmbedderParams {
     /// `libonnxruntime.so`. `None` looks at `ort_dylib_path`, then in `cache_dir/lib`, then in
     /// `/usr/lib/cema-router`.
     pub library: Option<PathBuf>,
-    /// Folder with `model.onnx` and `tokenizer.json`. `None` looks in `cache_dir/model`, then in
+    /// Folder with `model.onnx` and `tokenizer.json`, or another `.onnx` file beside a `tokenizer.json`. `None` looks in `cache_dir/model`, then in
     /// `/usr/lib/cema-router/model`.
     pub model: Option<PathBuf>,
     /// Value of the environment variable `ORT_DYLIB_PATH`.

@@ -235,7 +235,7 @@ fn spawn_threads(predictor: &Arc<Predictor>, workers: Vec<Box<dyn Embedder>>) ->
     });
     let others = [
         spawn("cema-lookup".to_owned(), Box::new(Predictor::run_lookups)),
-        spawn("cema-index".to_owned(), Box::new(Predictor::build_index)),
+        spawn("cema-index".to_owned(), Box::new(Predictor::prepare)),
     ];
     if let Some(error) = embedding.chain(others).find_map(Result::err) {
         predictor.to_embed.close();
@@ -306,8 +306,8 @@ impl Predictor {
         }
     }
 
-    fn build_index(&self) {
-        if let Err(error) = self.estimator.build_index() {
+    fn prepare(&self) {
+        if let Err(error) = self.estimator.prepare() {
             tracing::warn!(error, "quality index not built, every prediction scans the whole store");
         }
     }
@@ -342,6 +342,9 @@ impl Predictor {
     fn look_up(&self, text: &str, embedding: &Embedding, scratch: &mut Scratch) -> Prediction {
         let estimate = self.estimator.predict(embedding, &format_numbers(text), scratch);
         self.metrics.evidence.observe(estimate.evidence);
+        if estimate.has_low_evidence() {
+            self.metrics.low_evidence_total.inc();
+        }
         estimate.prediction
     }
 

@@ -4,12 +4,15 @@
 //! q̂ = (Σ w q + κ μ_d) / (Σ w + κ) over the K nearest prompts that d was scored on; far from everything
 //! the weights vanish and q̂ falls to the destination's mean μ_d.
 //! `paper` is Eq. 1: q̂ = Σ s q / Σ s over the K nearest with cosine s of at least a threshold, else μ_d.
+//! With `ood: mean` either is drawn to μ_d where nothing similar was profiled, see [`gate`].
 //!
 //! Deviation: `format_aware` is the default although the paper has Eq. 1 alone. On held-out prompts of
 //! public benchmarks its squared error is a seventh lower than that of Eq. 1 with five neighbours, and
 //! the model it ranks first scores better; both average what similar prompts scored, without training.
 
+pub mod gate;
 mod index;
+pub mod kernel;
 mod lengths;
 pub mod profile;
 mod scores;
@@ -20,26 +23,29 @@ use std::sync::OnceLock;
 use crate::domain::{Prediction, QualitySource};
 use crate::profiler::quality::embedder::EMBEDDING_DIMENSIONS;
 use crate::profiler::quality::format::FORMAT_NUMBERS;
-use crate::profiler::quality::params::{EstimatorMode, FleetPriors, QualityParams};
+use crate::profiler::quality::params::{EstimatorMode, FleetPriors, OodGate, QualityParams};
+use gate::{GATE_NEIGHBOURS, Gate};
 use index::ApproximateIndex;
 pub use index::EXACT_ROWS_MAX;
+use kernel::Kernel;
 use lengths::{LENGTH_NEIGHBOURS, LengthTable};
 use profile::Profile;
 use scores::ScoreTable;
 use vectors::{FormatScaling, Neighbour, PromptVector, VectorMatrix};
 
-/// γ, how fast a neighbour's weight falls with its distance.
-const GAMMA: f64 = 5.0;
-/// K is never below this (where the profile has that many prompts) …
-const NEIGHBOURS_MIN: usize = 20;
-/// … nor above the profile's size divided by this.
-const ROWS_PER_NEIGHBOUR: usize = 5;
+/// Neighbours that come sorted, nearest first: lengths and the gate read the nearest few.
+const SORTED_NEIGHBOURS: usize = if LENGTH_NEIGHBOURS > GATE_NEIGHBOURS { LENGTH_NEIGHBOURS } else { GATE_NEIGHBOURS };
+
+/// Vectors nearer than this are those of one text; what is left of a distance of 0 in single precision.
+const TWIN_SQUARED_DISTANCE: f32 = 1e-5;
+
+/// Neighbours looked at beyond those asked for, so that enough are left without twins.
+const TWINS_EXPECTED: usize = 16;
 
 /// Buffers of one thread, reused from prediction to prediction.
 #[derive(Debug, Default)]
 pub struct Scratch {
     neighbours: Vec<Neighbour>,
-    weights: Vec<f64>,
 }
 
 /// One prediction and what it rests on.
@@ -47,20 +53,33 @@ pub struct Scratch {
 pub struct Estimate {
     /// q̂ and lengths per destination.
     pub prediction: Prediction,
+    /// Σ w (q − q̂)² / Σ w over the neighbours that the destination was scored on, per destination: how far single
+    /// scores lie from q̂. Of all its scores where no neighbour weighs anything, 0 without a profile.
+    pub variance: Vec<f64>,
     /// Σ w over the neighbours: about 0 far from every profiled prompt, at most K.
     pub evidence: f64,
+    /// Share of the neighbours in q̂, in `[0, 1]`; the rest is the destination's mean. 1 unless [`OodGate::Mean`].
+    pub trust: f64,
+}
+
+impl Estimate {
+    /// Whether hardly anything like the prompt was profiled: all neighbours together weigh less than one identical
+    /// prompt would, or the gate is more closed than open.
+    #[must_use]
+    pub fn has_low_evidence(&self) -> bool {
+        self.evidence < 1.0 || self.trust < 0.5
+    }
 }
 
 /// Predicts from a fixed profile for a fixed fleet; shared by threads.
 pub struct Estimator {
     vectors: VectorMatrix,
     index: OnceLock<ApproximateIndex>,
+    gate: OnceLock<Gate>,
     scores: ScoreTable,
     lengths: LengthTable,
-    mode: EstimatorMode,
-    n_neighbours: usize,
-    min_similarity: f64,
-    prior_strength: f64,
+    kernel: Kernel,
+    ood: OodGate,
 }
 
 impl Estimator {
@@ -69,12 +88,9 @@ impl Estimator {
     #[must_use]
     pub fn new(profile: Profile, priors: &FleetPriors, params: &QualityParams) -> Self {
         let parts = profile.into_parts();
-        let n = parts.format.len();
-        let (scaling, k_max) = match params.mode {
-            EstimatorMode::FormatAware => {
-                (Some(FormatScaling::fit(&parts.format)), NEIGHBOURS_MIN.max(n / ROWS_PER_NEIGHBOUR))
-            }
-            EstimatorMode::Paper => (None, n),
+        let scaling = match params.mode {
+            EstimatorMode::FormatAware => Some(FormatScaling::fit(&parts.format)),
+            EstimatorMode::Paper => None,
         };
         let columns: Vec<Option<usize>> = priors
             .destinations
@@ -84,12 +100,11 @@ impl Estimator {
         Self {
             scores: ScoreTable::new(&parts.cells, parts.models.len(), &columns, priors),
             lengths: LengthTable::new(&parts.cells, parts.models.len(), &columns, priors),
+            kernel: Kernel::new(params, parts.format.len()),
             vectors: VectorMatrix::new(parts.vectors, &parts.format, scaling),
             index: OnceLock::new(),
-            mode: params.mode,
-            n_neighbours: params.neighbours.min(n).min(k_max).max(1),
-            min_similarity: params.min_similarity,
-            prior_strength: params.prior_strength,
+            gate: OnceLock::new(),
+            ood: params.ood,
         }
     }
 
@@ -99,15 +114,35 @@ impl Estimator {
         self.vectors.len()
     }
 
-    /// Builds the approximate index if the profile is large enough to need one (more than
-    /// [`EXACT_ROWS_MAX`] prompts). Takes seconds to minutes; predictions scan exactly until it is there.
+    /// How neighbours count.
+    #[must_use]
+    pub fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    /// Makes what takes a while: the approximate index of a profile of more than [`EXACT_ROWS_MAX`] prompts, and the
+    /// gate of [`OodGate::Mean`]. Seconds to minutes; until then predictions scan exactly and are not gated.
     ///
     /// # Errors
     /// What the index library reports; predictions go on with the exact scan.
-    pub fn build_index(&self) -> Result<(), String> {
+    pub fn prepare(&self) -> Result<(), String> {
+        let indexed = self.build_index();
+        self.fit_gate();
+        indexed
+    }
+
+    /// Of [`Estimator::prepare`] the gate alone.
+    pub fn fit_gate(&self) {
+        if self.ood == OodGate::Mean && self.gate.get().is_none() {
+            // A second thread may have been faster; both gates are the same.
+            let _ = self.gate.set(Gate::fit(self));
+        }
+    }
+
+    fn build_index(&self) -> Result<(), String> {
         if self.vectors.len() > EXACT_ROWS_MAX && self.index.get().is_none() {
             let index = ApproximateIndex::build(&self.vectors)?;
-            // A second builder may have been faster; both indexes are the same.
+            // As above.
             let _ = self.index.set(index);
         }
         Ok(())
@@ -122,40 +157,56 @@ impl Estimator {
         scratch: &mut Scratch,
     ) -> Estimate {
         let query = self.vectors.vector(embedding, format);
-        self.find_neighbours(&query, &mut scratch.neighbours);
-        scratch.weights.clear();
-        // The search may return more than K, for the lengths; the nearest come first then.
-        let neighbours = &scratch.neighbours[..scratch.neighbours.len().min(self.n_neighbours)];
-        scratch.weights.extend(neighbours.iter().map(|neighbour| self.weight(neighbour)));
-        let prior_strength = match self.mode {
-            EstimatorMode::FormatAware => self.prior_strength,
-            EstimatorMode::Paper => 0.0,
-        };
-        let nearest = &scratch.neighbours[..scratch.neighbours.len().min(LENGTH_NEIGHBOURS)];
+        self.find_neighbours(&query, self.kernel.neighbours, &mut scratch.neighbours);
+        self.combine(&scratch.neighbours, &self.kernel, None)
+    }
+
+    /// The neighbours of the last prediction made with `scratch`, each with its weight, nearest first.
+    #[must_use]
+    pub fn explain(&self, scratch: &Scratch) -> Vec<(Neighbour, f64)> {
+        let mut neighbours = scratch.neighbours.clone();
+        neighbours.sort_unstable_by(Neighbour::order);
+        neighbours.truncate(self.kernel.neighbours);
+        neighbours.into_iter().map(|neighbour| (neighbour, self.kernel.weight(&neighbour))).collect()
+    }
+
+    /// The `k` profiled prompts nearest to that of `row`, nearest first, without itself and those of the same text.
+    pub fn nearest_others<'s>(&self, row: usize, k: usize, scratch: &'s mut Scratch) -> &'s [Neighbour] {
+        let found = &mut scratch.neighbours;
+        self.find_neighbours(self.vectors.row(row), k + TWINS_EXPECTED, found);
+        found.retain(|neighbour| neighbour.squared_distance > TWIN_SQUARED_DISTANCE);
+        found.sort_unstable_by(Neighbour::order);
+        found.truncate(k);
+        found
+    }
+
+    /// What `neighbours` (the nearest first, as far as lengths and the gate look) say under `kernel`, `without` one
+    /// row in the means.
+    #[must_use]
+    pub fn combine(&self, neighbours: &[Neighbour], kernel: &Kernel, without: Option<usize>) -> Estimate {
+        let trust = self.gate.get().map_or(1.0, |gate| gate.trust(neighbours));
+        // The search may give more than K, for the lengths.
+        let counting = &neighbours[..neighbours.len().min(kernel.neighbours)];
+        let scored = self.scores.predict(counting, kernel, (trust, without));
         Estimate {
             prediction: Prediction {
-                quality: self.scores.predict(neighbours, &scratch.weights, prior_strength),
-                completion_tokens: self.lengths.predict(nearest),
+                quality: scored.quality,
+                completion_tokens: self
+                    .lengths
+                    .predict(&neighbours[..neighbours.len().min(LENGTH_NEIGHBOURS)]),
                 source: QualitySource::Store,
             },
-            evidence: scratch.weights.iter().sum(),
+            variance: scored.variance,
+            evidence: scored.evidence,
+            trust,
         }
     }
 
-    fn find_neighbours(&self, query: &PromptVector, found: &mut Vec<Neighbour>) {
-        let k = self.n_neighbours.max(LENGTH_NEIGHBOURS);
+    fn find_neighbours(&self, query: &PromptVector, k: usize, found: &mut Vec<Neighbour>) {
+        let k = k.max(SORTED_NEIGHBOURS);
         let is_indexed = self.index.get().is_some_and(|index| index.nearest(query, k, found));
         if !is_indexed {
-            self.vectors.nearest(query, k, LENGTH_NEIGHBOURS, found);
-        }
-    }
-
-    fn weight(&self, neighbour: &Neighbour) -> f64 {
-        let similarity = neighbour.similarity();
-        match self.mode {
-            EstimatorMode::FormatAware => (GAMMA * (similarity - 1.0)).exp(),
-            EstimatorMode::Paper if similarity >= self.min_similarity => similarity.max(0.0),
-            EstimatorMode::Paper => 0.0,
+            self.vectors.nearest(query, k, SORTED_NEIGHBOURS, found);
         }
     }
 }
@@ -305,7 +356,7 @@ mod tests {
                 .collect()
         };
         let exact = ask(&estimator);
-        estimator.build_index().unwrap();
+        estimator.prepare().unwrap();
         assert!(estimator.index.get().is_some());
         for (exact, indexed) in exact.iter().zip(ask(&estimator)) {
             assert!((exact - indexed).abs() < 5e-3, "{exact} {indexed}");

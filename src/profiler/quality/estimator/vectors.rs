@@ -33,7 +33,8 @@ impl Neighbour {
         1.0 - f64::from(self.squared_distance) / 2.0
     }
 
-    fn order(&self, other: &Self) -> std::cmp::Ordering {
+    /// Nearest first; of equals the first row.
+    pub(super) fn order(&self, other: &Self) -> std::cmp::Ordering {
         self.squared_distance.total_cmp(&other.squared_distance).then(self.row.cmp(&other.row))
     }
 }
@@ -107,8 +108,8 @@ impl VectorMatrix {
     }
 
     /// Vector `row`, padding included.
-    pub(super) fn row(&self, row: usize) -> &[f32] {
-        &self.rows[row * VECTOR_STRIDE..][..VECTOR_STRIDE]
+    pub(super) fn row(&self, row: usize) -> &PromptVector {
+        &self.rows.as_chunks().0[row]
     }
 
     /// The vector of a message.

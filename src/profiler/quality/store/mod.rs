@@ -5,7 +5,9 @@
 //! written in whole transactions that are on disk before they are acknowledged, and a file this version
 //! does not understand is refused, never changed.
 
+mod prompts;
 mod read;
+mod rebuild;
 mod write;
 
 use std::path::{Path, PathBuf};
@@ -13,7 +15,9 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-pub use read::{ModelStats, StoreStats, TagStats};
+pub use prompts::PruneFilter;
+pub use rebuild::Rebuild;
+pub use read::{LabelledProfile, ModelStats, RowLabel, StoreStats, TagStats};
 pub use write::{RowOutcome, StoredPrompt, StoredScore};
 
 /// File name of the database in the store's directory.

@@ -92,12 +92,12 @@ impl QualityStore {
 }
 
 /// Something whose name is stored once and referred to by number.
-enum Name<'a> {
+pub(super) enum Name<'a> {
     Embedder(&'a str),
     Model(&'a str),
 }
 
-fn ord_of(transaction: &Transaction<'_>, name: Name<'_>) -> rusqlite::Result<i64> {
+pub(super) fn ord_of(transaction: &Transaction<'_>, name: Name<'_>) -> rusqlite::Result<i64> {
     let dimensions = i64::try_from(EMBEDDING_DIMENSIONS).unwrap_or(i64::MAX);
     match name {
         Name::Embedder(sha256) => {
@@ -135,8 +135,8 @@ fn write_prompt(
     if known.is_some() {
         transaction.prepare("DELETE FROM prompts WHERE id = ?1")?.execute([&prompt.id])?;
     }
-    let embedding: Vec<u8> = embedding.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let format: Vec<u8> = format_numbers(&prompt.text).iter().flat_map(|x| x.to_le_bytes()).collect();
+    let embedding = little_endian(embedding.iter().map(|x| x.to_le_bytes()));
+    let format = little_endian(format_numbers(&prompt.text).iter().map(|x| x.to_le_bytes()));
     transaction
         .prepare(
             "INSERT INTO prompts (id, text, benchmark, task, source, license, embedder, embedding, format)
@@ -155,6 +155,11 @@ fn write_prompt(
         ])?;
     write_scores(transaction, transaction.last_insert_rowid(), &prompt.scores)?;
     Ok(Some(if known.is_some() { RowOutcome::Updated } else { RowOutcome::Inserted }))
+}
+
+/// The numbers of a vector as they stand in the database.
+pub(super) fn little_endian<const SIZE: usize>(numbers: impl Iterator<Item = [u8; SIZE]>) -> Vec<u8> {
+    numbers.flatten().collect()
 }
 
 /// Whether anything changed.
