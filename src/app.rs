@@ -23,7 +23,7 @@ use crate::domain::{Availability, Destination};
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::profiler::power::{NodePower, PowerProfiler};
 use crate::profiler::quality::{
-    DestinationPrior, EmbedderParams, FleetPriors, QualityService,
+    DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
 };
 use crate::proxy::admin::Admin;
 use crate::proxy::readiness::Readiness;
@@ -32,6 +32,7 @@ use crate::proxy::stack::Guarded;
 use crate::proxy::{Api, ApiParams, server};
 use crate::request_manager::admission::{ModelDirectory, VirtualModel};
 use crate::request_manager::{RequestManager, ServeLimits};
+use crate::routing::PolicyKind;
 use crate::scheduler::{Fleet, Scheduler};
 use crate::telemetry::decision_log::{DecisionLog, LogWriter};
 use crate::units::Tokens;
@@ -387,7 +388,10 @@ fn start_quality(
             })
             .collect(),
     };
-    QualityService::start(&config.quality.params(), &embedder, priors, registry)
+    let mut policies = config.switchback.iter().flat_map(|of| &of.policies).chain([&config.routing.policy]);
+    let predicts_clusters = policies.any(|policy| *policy == PolicyKind::Uniroute);
+    let params = QualityParams { predicts_clusters, ..config.quality.params() };
+    QualityService::start(&params, &embedder, priors, registry)
 }
 
 fn virtual_models(config: &Config) -> Vec<VirtualModel> {

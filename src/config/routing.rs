@@ -206,7 +206,7 @@ impl QualityConfig {
         }
     }
 
-    /// What the estimator is told.
+    /// What the estimator is told, but for what policies ask of it.
     #[must_use]
     pub fn params(&self) -> QualityParams {
         QualityParams {
@@ -217,6 +217,7 @@ impl QualityConfig {
             min_similarity: self.min_similarity,
             prior_strength: self.prior_strength,
             ood: self.ood,
+            predicts_clusters: false,
         }
     }
 }

@@ -61,7 +61,11 @@ pub(super) fn learning_chart(curve: &[LearningPoint]) -> Option<Chart> {
         return None;
     }
     let points = |y: fn(&LearningPoint) -> [f64; 2]| -> Vec<[f64; 3]> {
-        curve.iter().map(|point| (point, y(point))).map(|(point, [y, half])| [point.rows as f64, y, half]).collect()
+        curve
+            .iter()
+            .map(|point| (point, y(point)))
+            .map(|(point, [y, half])| [point.rows as f64, y, half])
+            .collect()
     };
     let lines = vec![
         Line { points: points(|p| [p.mse, p.half]), colour: PREDICTED, marks: Marks::StrongLine },

@@ -11,8 +11,8 @@ use serde::Serialize;
 use super::charts::{calibration_chart, cost_chart};
 use super::{EmbedderArgs, EstimatorArgs, Format, StoreArgs, width, write_charts};
 use crate::cli::progress::Progress;
-use crate::profiler::quality::embedder::{self, Embedding, LoadedEmbedder};
 use crate::profiler::quality::embedder::embed_all;
+use crate::profiler::quality::embedder::{self, Embedding, LoadedEmbedder};
 use crate::profiler::quality::estimator::{Estimator, Scratch};
 use crate::profiler::quality::evaluation::check::fleet_of;
 use crate::profiler::quality::evaluation::{JudgedPrompt, Means, Metrics, judge, truth_of};
@@ -135,10 +135,7 @@ fn unknown_prompts(
         }
     }
     if prompts.is_empty() {
-        bail!(
-            "no row of {} can be judged: {known} are in the store, {faulty} are faulty",
-            trace.display()
-        );
+        bail!("no row of {} can be judged: {known} are in the store, {faulty} are faulty", trace.display());
     }
     Ok((prompts, known, faulty))
 }

@@ -167,12 +167,17 @@ fn table(answer: &Answer) -> String {
         "evidence {:.2} from {} neighbours{}{}",
         answer.evidence,
         answer.neighbours_used,
-        if answer.trust < 1.0 { format!(", trusted by {:.0} %", 100.0 * answer.trust) } else { String::new() },
+        if answer.trust < 1.0 {
+            format!(", trusted by {:.0} %", 100.0 * answer.trust)
+        } else {
+            String::new()
+        },
         if answer.has_low_evidence { "; hardly anything like it was profiled" } else { "" }
     )];
     let column = width(answer.models.iter().map(|model| model.model.as_str()), "model");
     lines.push(String::new());
-    lines.push(format!("{:column$}  {:>5}  {:>9}  {:>5}  {:>7}", "model", "q", "deviation", "mean", "tokens"));
+    lines
+        .push(format!("{:column$}  {:>5}  {:>9}  {:>5}  {:>7}", "model", "q", "deviation", "mean", "tokens"));
     lines.extend(answer.models.iter().map(|model| {
         let mean = model.mean.map_or("-".to_owned(), |mean| format!("{mean:.3}"));
         format!(

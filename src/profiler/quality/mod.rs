@@ -7,6 +7,7 @@
 //! ([`mod@import`]); [`evaluation`] says what they are worth. Whatever is missing, the router goes on with configured priors and says so.
 
 mod cache;
+pub mod clusters;
 pub mod embedder;
 pub mod estimator;
 pub mod evaluation;

@@ -48,6 +48,8 @@ pub struct QualityParams {
     pub prior_strength: f64,
     /// What is done about prompts unlike every profiled one.
     pub ood: OodGate,
+    /// Whether the error rates of prompt clusters are predicted as well, which policy `uniroute` asks for.
+    pub predicts_clusters: bool,
 }
 
 impl Default for QualityParams {
@@ -60,6 +62,7 @@ impl Default for QualityParams {
             min_similarity: 0.3,
             prior_strength: 0.1,
             ood: OodGate::Soft,
+            predicts_clusters: false,
         }
     }
 }

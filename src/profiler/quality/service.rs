@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::domain::{Prediction, QualitySource};
 use crate::profiler::quality::cache::{EmbeddingCache, TextKey};
+use crate::profiler::quality::clusters::PromptClusters;
 use crate::profiler::quality::embedder::{self, Embedder, EmbedderError, Embedding, LoadedEmbedder};
 use crate::profiler::quality::estimator::{Estimator, Scratch};
 use crate::profiler::quality::format::format_numbers;
@@ -55,8 +56,8 @@ enum Mode {
 
 /// What the threads share.
 struct Predictor {
-    estimator: Estimator,
-    priors: FleetPriors,
+    knowledge: Knowledge,
+    priors: Priors,
     metrics: QualityMetrics,
     cache: EmbeddingCache,
     to_embed: JobQueue<EmbedJob>,
@@ -93,22 +94,23 @@ impl QualityService {
     ) -> prometheus::Result<Self> {
         let metrics = QualityMetrics::register(registry)?;
         let prepared = prepare(params, embedder, &priors, &metrics);
+        let priors = Priors { fleet: priors, predicts_clusters: params.predicts_clusters };
         let service = Self::assemble(prepared, embedder, priors, metrics);
         service.announce();
         Ok(service)
     }
 
     fn assemble(
-        prepared: Result<(Estimator, LoadedEmbedder), Unavailable>,
+        prepared: Result<Prepared, Unavailable>,
         params: &EmbedderParams,
-        priors: FleetPriors,
+        priors: Priors,
         metrics: QualityMetrics,
     ) -> Self {
-        let labelled = |source: &QualitySource| Arc::new(prior(&priors, *source));
+        let labelled = |source: &QualitySource| Arc::new(priors.labelled(*source));
         let by_source = QualitySource::ALL.iter().map(labelled).collect();
         let mode = match prepared {
-            Ok((estimator, loaded)) => {
-                let predictor = Arc::new(Predictor::new(estimator, params, priors, metrics.clone()));
+            Ok(Prepared { knowledge, loaded }) => {
+                let predictor = Arc::new(Predictor::new(knowledge, params, priors, metrics.clone()));
                 spawn_threads(&predictor, loaded.workers)
             }
             Err(unavailable) => unavailable.into_mode(),
@@ -154,7 +156,7 @@ impl QualityService {
     #[must_use]
     pub fn status(&self) -> String {
         match &self.0.mode {
-            Mode::Active(predictor) => format!("{} profiled prompts", predictor.estimator.rows()),
+            Mode::Active(predictor) => format!("{} profiled prompts", predictor.knowledge.estimator.rows()),
             Mode::Priors { reason, .. } => format!("priors only: {reason}"),
         }
     }
@@ -162,7 +164,7 @@ impl QualityService {
     fn announce(&self) {
         match &self.0.mode {
             Mode::Active(predictor) => {
-                tracing::info!(prompts = predictor.estimator.rows(), "quality prediction is on");
+                tracing::info!(prompts = predictor.knowledge.estimator.rows(), "quality prediction is on");
             }
             Mode::Priors { source, reason } => {
                 tracing::warn!(%source, reason, "quality prediction is off, routing on quality_prior");
@@ -202,13 +204,45 @@ impl Unavailable {
     }
 }
 
+/// What predictions rest on.
+struct Knowledge {
+    estimator: Estimator,
+    /// Where a policy asks for them.
+    clusters: Option<PromptClusters>,
+}
+
+/// What the threads begin with.
+struct Prepared {
+    knowledge: Knowledge,
+    loaded: LoadedEmbedder,
+}
+
+/// What is predicted where nothing can be looked up.
+struct Priors {
+    fleet: FleetPriors,
+    predicts_clusters: bool,
+}
+
+impl Priors {
+    fn labelled(&self, source: QualitySource) -> Prediction {
+        let destinations = &self.fleet.destinations;
+        let errors = destinations.iter().filter(|_| self.predicts_clusters).map(|d| 1.0 - d.quality.get());
+        Prediction {
+            quality: destinations.iter().map(|prior| prior.quality).collect(),
+            completion_tokens: destinations.iter().map(|prior| prior.completion_tokens).collect(),
+            cluster_error: errors.collect(),
+            source,
+        }
+    }
+}
+
 /// Reads the store and, only if there is something to compare with, loads the model.
 fn prepare(
     params: &QualityParams,
     embedder: &EmbedderParams,
     priors: &FleetPriors,
     metrics: &QualityMetrics,
-) -> Result<(Estimator, LoadedEmbedder), Unavailable> {
+) -> Result<Prepared, Unavailable> {
     let store = QualityStore::open(&params.store)?;
     let mut models: Vec<String> = priors.destinations.iter().map(|prior| prior.model.to_string()).collect();
     models.sort_unstable();
@@ -221,7 +255,9 @@ fn prepare(
     metrics.coverage_ratio.set(profile.coverage());
     let loaded = embedder::load(embedder)?;
     store.check_embedder(&loaded.model_sha256)?;
-    Ok((Estimator::new(profile, priors, params), loaded))
+    let clusters = params.predicts_clusters.then(|| PromptClusters::new(&profile, priors));
+    let knowledge = Knowledge { estimator: Estimator::new(profile, priors, params), clusters };
+    Ok(Prepared { knowledge, loaded })
 }
 
 /// Starts one thread per embedder, one for cached prompts, and one that builds the index.
@@ -248,14 +284,9 @@ fn spawn_threads(predictor: &Arc<Predictor>, workers: Vec<Box<dyn Embedder>>) ->
 }
 
 impl Predictor {
-    fn new(
-        estimator: Estimator,
-        params: &EmbedderParams,
-        priors: FleetPriors,
-        metrics: QualityMetrics,
-    ) -> Self {
+    fn new(knowledge: Knowledge, params: &EmbedderParams, priors: Priors, metrics: QualityMetrics) -> Self {
         Self {
-            estimator,
+            knowledge,
             priors,
             metrics,
             cache: EmbeddingCache::new(params.cache_entries),
@@ -290,7 +321,7 @@ impl Predictor {
             }
             let prediction = match self.embed(worker, &job) {
                 Some(embedding) => self.look_up(&job.text, &embedding, &mut scratch),
-                None => prior(&self.priors, QualitySource::NoEmbedder),
+                None => self.priors.labelled(QualitySource::NoEmbedder),
             };
             // Nobody waits any more: the embedding is in the cache all the same.
             drop(job.reply.send(prediction));
@@ -307,7 +338,7 @@ impl Predictor {
     }
 
     fn prepare(&self) {
-        if let Err(error) = self.estimator.prepare() {
+        if let Err(error) = self.knowledge.estimator.prepare() {
             tracing::warn!(error, "quality index not built, every prediction scans the whole store");
         }
     }
@@ -340,7 +371,11 @@ impl Predictor {
     }
 
     fn look_up(&self, text: &str, embedding: &Embedding, scratch: &mut Scratch) -> Prediction {
-        let estimate = self.estimator.predict(embedding, &format_numbers(text), scratch);
+        let Knowledge { estimator, clusters } = &self.knowledge;
+        let mut estimate = estimator.predict(embedding, &format_numbers(text), scratch);
+        if let Some(clusters) = clusters {
+            estimate.prediction.cluster_error = clusters.error_of(clusters.of(embedding)).to_vec();
+        }
         self.metrics.evidence.observe(estimate.evidence);
         if estimate.has_low_evidence() {
             self.metrics.low_evidence_total.inc();
@@ -350,14 +385,6 @@ impl Predictor {
 
     fn queue_depth(&self) -> i64 {
         i64::try_from(self.to_embed.len()).unwrap_or(i64::MAX)
-    }
-}
-
-fn prior(priors: &FleetPriors, source: QualitySource) -> Prediction {
-    Prediction {
-        quality: priors.destinations.iter().map(|prior| prior.quality).collect(),
-        completion_tokens: priors.destinations.iter().map(|prior| prior.completion_tokens).collect(),
-        source,
     }
 }
 
@@ -414,11 +441,16 @@ mod tests {
     }
 
     /// One profiled prompt on axis 0, where model `m` scored 1 with 50 tokens.
-    fn estimator() -> Estimator {
+    fn knowledge() -> Knowledge {
         let mut profile = Profile::new(vec!["m".to_owned()]);
         let cell = ProfileCell { score: 1.0, completion_tokens: Some(50.0) };
         profile.push(&axis(0), [0.0; 14], &[Some(cell)]);
-        Estimator::new(profile, &priors(), &QualityParams::default())
+        let clusters = Some(PromptClusters::new(&profile, &priors()));
+        Knowledge { estimator: Estimator::new(profile, &priors(), &QualityParams::default()), clusters }
+    }
+
+    fn clustered_priors() -> Priors {
+        Priors { fleet: priors(), predicts_clusters: true }
     }
 
     fn fixture(queue: usize) -> Fixture {
@@ -429,7 +461,12 @@ mod tests {
         let registry = Registry::new();
         let metrics = QualityMetrics::register(&registry).unwrap();
         let params = EmbedderParams { queue, ..EmbedderParams::default() };
-        let service = QualityService::assemble(Ok((estimator(), loaded)), &params, priors(), metrics);
+        let service = QualityService::assemble(
+            Ok(Prepared { knowledge: knowledge(), loaded }),
+            &params,
+            clustered_priors(),
+            metrics,
+        );
         Fixture { service, asked, answers, registry }
     }
 
@@ -450,6 +487,8 @@ mod tests {
         assert_eq!(prediction.source, QualitySource::Store);
         assert!((prediction.quality[0].0 - 1.0).abs() < 1e-6, "{prediction:?}");
         assert_eq!(prediction.quality[1], Quality(0.6));
+        assert_eq!(prediction.cluster_error, [0.0, 0.4]);
+        assert_eq!(f.service.prior(QualitySource::Late).cluster_error, [0.4, 0.4]);
         assert!((prediction.completion_tokens[0].0 - 50.0).abs() < 1e-6, "{prediction:?}");
     }
 
@@ -513,9 +552,9 @@ mod tests {
         let metrics = QualityMetrics::register(&Registry::new()).unwrap();
         let loaded = LoadedEmbedder { model_sha256: String::new(), workers: vec![Box::new(Touchy)] };
         let service = QualityService::assemble(
-            Ok((estimator(), loaded)),
+            Ok(Prepared { knowledge: knowledge(), loaded }),
             &EmbedderParams::default(),
-            priors(),
+            clustered_priors(),
             metrics,
         );
         let odd = predicted(service.predict("odd"));
@@ -555,7 +594,8 @@ mod tests {
     fn without_the_embedder_priors_are_given_and_the_reason_is_told() {
         let prepared = Err(Unavailable::Embedder(EmbedderError::NotBuilt));
         let metrics = QualityMetrics::register(&Registry::new()).unwrap();
-        let service = QualityService::assemble(prepared, &EmbedderParams::default(), priors(), metrics);
+        let service =
+            QualityService::assemble(prepared, &EmbedderParams::default(), clustered_priors(), metrics);
         let prediction = predicted(service.predict("hello"));
         assert_eq!(prediction, service.prior(QualitySource::NoEmbedder));
         assert!(service.status().contains("no embedder"), "{}", service.status());

@@ -6,7 +6,7 @@ use crate::domain::{
 use crate::routing::completion::timeline::Timeline;
 use crate::routing::legal::LegalSet;
 use crate::routing::params::{CompletionModel, EnergyModel, TimeTerm};
-use crate::routing::problem::{DestinationLoad, Problem, ProblemError, ProblemTables, SumTables};
+use crate::routing::problem::{Clusters, DestinationLoad, Problem, ProblemError, ProblemTables, SumTables};
 use crate::units::{Bytes, Joules, Seconds, Tokens, Usd, Watts};
 
 /// Bytes of response body per completion token: about four characters of text. Framing is not counted.
@@ -74,6 +74,7 @@ impl Problem {
             tables.length_tokens.push(predicted_length(item).get());
             tables.weights.push(item.request.weights.unwrap_or(context.weights));
         }
+        tables.clusters = clusters(batch, m);
         tables.destinations = loads(batch.len(), context, &tables.transfer_s);
         let has_deadline = |item: &BatchItem<'_>| item.request.constraints.deadline.is_some();
         if context.finish_target.is_some() || batch.iter().any(has_deadline) {
@@ -196,6 +197,13 @@ fn predicted_length(item: &BatchItem<'_>) -> Tokens {
     let predicted = item.legal.iter().filter_map(|d| item.prediction.completion_tokens.get(d.idx()));
     let total: Tokens = predicted.map(|tokens| item.request.completion(*tokens)).sum();
     item.request.prompt_tokens + Tokens(total.get() / item.legal.len() as f64)
+}
+
+/// A row of errors for each request: requests of one cluster have the same. `None` where none was predicted.
+fn clusters(batch: &[BatchItem<'_>], m: usize) -> Option<Clusters> {
+    let of = |item: &BatchItem<'_>| item.prediction.cluster_error.clone();
+    let error: Vec<f64> = batch.iter().flat_map(of).collect();
+    (error.len() == batch.len() * m).then(|| Clusters { of_request: (0..batch.len()).collect(), error })
 }
 
 fn check_prediction(prediction: &Prediction, m: usize) -> Result<(), ProblemError> {
@@ -412,6 +420,23 @@ mod tests {
         // 0.5 + 2 / 4.
         assert!((sum.saturated_work_s(0, D0) - 1.0).abs() < 1e-12);
         assert!(build(&request(), &context, &MODELS).sum().is_none(), "a makespan needs none");
+    }
+
+    #[test]
+    fn predicted_cluster_errors_are_uniroutes() {
+        let (request, context) = (request(), fleet());
+        let prediction = prediction(&[0.7, 0.9], &[200.0, 100.0]);
+        let clustered = Prediction { cluster_error: vec![0.25, 0.5], ..prediction.clone() };
+        let legal = legal_set(&request, None, &context, &[]).unwrap();
+        let item =
+            BatchItem { request: &request, prediction: &prediction, legal: &legal, waited: Seconds::ZERO };
+        let items = [BatchItem { prediction: &clustered, ..item }, item];
+        let clusters = |items: &[BatchItem<'_>]| {
+            Problem::build(items, &context, &MODELS).unwrap().tables().clusters.clone()
+        };
+        let of_one = clusters(&items[..1]).unwrap();
+        assert_eq!((of_one.of_request, of_one.error), (vec![0], vec![0.25, 0.5]));
+        assert!(clusters(&items).is_none(), "of all or of none");
     }
 
     #[test]

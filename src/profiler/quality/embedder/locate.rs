@@ -58,8 +58,7 @@ pub fn locate(params: &EmbedderParams) -> Result<EmbedderFiles, EmbedderError> {
     // A configured file stands for its folder, and is the model there.
     let is_file = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "onnx");
     let folder = |path: &PathBuf| if is_file(path) { path.with_file_name("") } else { path.clone() };
-    let files_named =
-        |name: &str| model_dirs.iter().map(|dir| folder(dir).join(name)).collect::<Vec<_>>();
+    let files_named = |name: &str| model_dirs.iter().map(|dir| folder(dir).join(name)).collect::<Vec<_>>();
     let models = match &params.model {
         Some(model) if is_file(model) => vec![model.clone()],
         _ => files_named("model.onnx"),

@@ -31,8 +31,7 @@ impl Gate {
         let n = estimator.rows();
         let mut scratch = Scratch::default();
         let step = n.div_ceil(SAMPLE_ROWS).max(1);
-        let similarity =
-            |row| mean_similarity(estimator.nearest_others(row, GATE_NEIGHBOURS, &mut scratch));
+        let similarity = |row| mean_similarity(estimator.nearest_others(row, GATE_NEIGHBOURS, &mut scratch));
         let mut similarities: Vec<f64> = (0..n).step_by(step).filter_map(similarity).collect();
         similarities.sort_unstable_by(f64::total_cmp);
         if similarities.is_empty() {

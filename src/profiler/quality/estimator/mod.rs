@@ -34,7 +34,8 @@ use scores::ScoreTable;
 use vectors::{FormatScaling, Neighbour, PromptVector, VectorMatrix};
 
 /// Neighbours that come sorted, nearest first: lengths and the gate read the nearest few.
-const SORTED_NEIGHBOURS: usize = if LENGTH_NEIGHBOURS > GATE_NEIGHBOURS { LENGTH_NEIGHBOURS } else { GATE_NEIGHBOURS };
+const SORTED_NEIGHBOURS: usize =
+    if LENGTH_NEIGHBOURS > GATE_NEIGHBOURS { LENGTH_NEIGHBOURS } else { GATE_NEIGHBOURS };
 
 /// Vectors nearer than this are those of one text; what is left of a distance of 0 in single precision.
 const TWIN_SQUARED_DISTANCE: f32 = 1e-5;
@@ -194,6 +195,7 @@ impl Estimator {
                 completion_tokens: self
                     .lengths
                     .predict(&neighbours[..neighbours.len().min(LENGTH_NEIGHBOURS)]),
+                cluster_error: Vec::new(),
                 source: QualitySource::Store,
             },
             variance: scored.variance,

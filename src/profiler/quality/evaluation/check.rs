@@ -131,8 +131,7 @@ pub fn check(
     let rows: Vec<usize> = (0..profile.len()).step_by(profile.len().div_ceil(rows_max).max(1)).collect();
     let fleet = fleet_of(profile.models());
     let aware = Estimator::new(profile.clone(), &fleet, params);
-    let paper_params =
-        QualityParams { mode: EstimatorMode::Paper, ood: OodGate::Soft, ..params.clone() };
+    let paper_params = QualityParams { mode: EstimatorMode::Paper, ood: OodGate::Soft, ..params.clone() };
     let paper = Estimator::new(profile.clone(), &fleet, &paper_params);
     let mut neighbours_in = |estimator: &Estimator| -> Vec<Vec<Neighbour>> {
         let mut scratch = Scratch::default();
@@ -151,11 +150,8 @@ pub fn check(
     let mean_errors = global_errors(labelled, &rows, &aware);
     let errors = given.errors(labelled, &rows);
     let with_k = |kernel: Kernel, k: usize| Kernel { neighbours: k.min(profile.len()), ..kernel };
-    let of_paper = |k: usize| Method {
-        estimator: &paper,
-        neighbours: &near_paper,
-        kernel: with_k(*paper.kernel(), k),
-    };
+    let of_paper =
+        |k: usize| Method { estimator: &paper, neighbours: &near_paper, kernel: with_k(*paper.kernel(), k) };
     let against = |method: String, errors: &[f64]| MethodError {
         method,
         mse: mean(errors),
@@ -163,7 +159,10 @@ pub fn check(
     };
     let methods = vec![
         against("each model's mean".to_owned(), &mean_errors),
-        against(format!("paper, K = {PAPER_NEIGHBOURS}"), &of_paper(PAPER_NEIGHBOURS).errors(labelled, &rows)),
+        against(
+            format!("paper, K = {PAPER_NEIGHBOURS}"),
+            &of_paper(PAPER_NEIGHBOURS).errors(labelled, &rows),
+        ),
         against(
             format!("paper, K = {}", paper.kernel().neighbours),
             &of_paper(paper.kernel().neighbours).errors(labelled, &rows),
@@ -244,7 +243,8 @@ fn suggest(
     errors: &[f64],
 ) -> Option<Suggestion> {
     let k_max = (labelled.profile.len() / 5).max(20);
-    let grid = NEIGHBOURS.into_iter().filter(|k| *k <= k_max).flat_map(|k| SHARPNESSES.map(|gamma| (k, gamma)));
+    let grid =
+        NEIGHBOURS.into_iter().filter(|k| *k <= k_max).flat_map(|k| SHARPNESSES.map(|gamma| (k, gamma)));
     let tried = grid.map(|(neighbours, sharpness)| {
         let kernel = Kernel { neighbours, sharpness, ..given.kernel };
         let tried = Method { kernel, ..*given }.errors(labelled, rows);
@@ -292,14 +292,16 @@ fn warnings(check: &Check, labelled: &LabelledProfile) -> Vec<String> {
     }
     if check.methods.last().is_some_and(|given| given.against_mean[1] >= 0.0) {
         warnings.push(
-            "retrieval does not surely beat each model's mean: add prompts like those your clients send".to_owned(),
+            "retrieval does not surely beat each model's mean: add prompts like those your clients send"
+                .to_owned(),
         );
     }
     let profile = &labelled.profile;
     for (column, model) in profile.models().iter().enumerate() {
         let n = (0..profile.len()).filter(|row| profile.cells(*row)[column].is_some()).count();
         if n < SCORES_ADVISED {
-            warnings.push(format!("model {model} has {n} scores; below {SCORES_ADVISED} they say little of it"));
+            warnings
+                .push(format!("model {model} has {n} scores; below {SCORES_ADVISED} they say little of it"));
         }
     }
     for tag in check.tags.iter().filter(|tag| tag.rows >= WARNED_ROWS && tag.mse > tag.mse_global_mean) {

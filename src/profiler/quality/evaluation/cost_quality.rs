@@ -47,8 +47,10 @@ impl CostSweep {
         let dearest = cost.iter().copied().fold(0.0, f64::max);
         let choose = |lambda: f64| {
             let pick = |(quality, points): &(Vec<f64>, Vec<Point>)| {
-                let value = |model: usize| quality[model] - lambda * cost[model] / dearest.max(f64::MIN_POSITIVE);
-                let best = (1..n_models).fold(0, |best, model| if value(model) > value(best) { model } else { best });
+                let value =
+                    |model: usize| quality[model] - lambda * cost[model] / dearest.max(f64::MIN_POSITIVE);
+                let best = (1..n_models)
+                    .fold(0, |best, model| if value(model) > value(best) { model } else { best });
                 points[best]
             };
             complete.iter().map(pick).collect()

@@ -64,8 +64,10 @@ impl JudgedPrompt {
 
     /// Mean squared error of its cells around `centre(model, q̂)`.
     pub fn squared_error(&self, centre: impl Fn(usize, f64) -> f64) -> Option<f64> {
-        let errors: Vec<f64> =
-            self.cells().map(|(model, quality, truth)| (truth.score - centre(model, quality)).powi(2)).collect();
+        let errors: Vec<f64> = self
+            .cells()
+            .map(|(model, quality, truth)| (truth.score - centre(model, quality)).powi(2))
+            .collect();
         (!errors.is_empty()).then(|| mean(&errors))
     }
 }
@@ -119,7 +121,9 @@ impl Means {
         }
     }
 
-    fn of_benchmark(&self, benchmark: Option<&str>, model: usize) -> Option<f64> {
+    /// That of a benchmark, of everything where the model has no score there.
+    #[must_use]
+    pub fn of_benchmark(&self, benchmark: Option<&str>, model: usize) -> Option<f64> {
         benchmark.and_then(|name| self.by_benchmark.get(name)?[model]).or(self.global[model])
     }
 }
@@ -180,9 +184,9 @@ pub fn judge(rows: &[JudgedPrompt], models: &[String], means: &Means) -> Metrics
         row.squared_error(|model, q| means.of_benchmark(row.benchmark.as_deref(), model).unwrap_or(q))
     });
     let chosen = of_rows(&|row| Some(row.chosen()?.2));
-    let best = (0..models.len()).filter(|model| global(*model).is_some()).reduce(|best, model| {
-        if global(model) > global(best) { model } else { best }
-    });
+    let best = (0..models.len())
+        .filter(|model| global(*model).is_some())
+        .reduce(|best, model| if global(model) > global(best) { model } else { best });
     let n_scores: usize = rows.iter().map(|row| row.truth.iter().flatten().count()).sum();
     let n_cells: usize = rows.iter().map(|row| row.cells().count()).sum();
     let variances = of_rows(&|row| {
@@ -203,8 +207,7 @@ pub fn judge(rows: &[JudgedPrompt], models: &[String], means: &Means) -> Metrics
         mse_task_mean: mean(&task_errors),
         chosen_score: mean(&chosen),
         chosen_half: ci95_half(&chosen),
-        best_single: best
-            .map_or(0.0, |model| mean(&of_rows(&|row| Some(row.truth[model]?.score)))),
+        best_single: best.map_or(0.0, |model| mean(&of_rows(&|row| Some(row.truth[model]?.score)))),
         best_single_model: best.map(|model| models[model].clone()),
         oracle: mean(&of_rows(&|row| row.cells().map(|(_, _, truth)| truth.score).reduce(f64::max))),
         bias_chosen: mean(&of_rows(&|row| row.chosen().map(|(_, quality, score)| quality - score))),
@@ -215,7 +218,8 @@ pub fn judge(rows: &[JudgedPrompt], models: &[String], means: &Means) -> Metrics
         token_mae_log: log_mae(&|pair| pair[1]),
         token_mae_log_mean: log_mae(&|pair| pair[2]),
         token_ratio: (!tokens.is_empty()).then(|| {
-            tokens.iter().map(|pair| pair[1]).sum::<f64>() / tokens.iter().map(|pair| pair[0]).sum::<f64>().max(1.0)
+            tokens.iter().map(|pair| pair[1]).sum::<f64>()
+                / tokens.iter().map(|pair| pair[0]).sum::<f64>().max(1.0)
         }),
     }
 }
@@ -225,7 +229,11 @@ fn token_pairs(rows: &[JudgedPrompt], means: &Means) -> Vec<[f64; 3]> {
     let of_row = |row: &JudgedPrompt| -> Vec<[f64; 3]> {
         row.cells()
             .filter_map(|(model, _, truth)| {
-                Some([truth.completion_tokens?, row.completion_tokens[model], means.completion_tokens[model]?])
+                Some([
+                    truth.completion_tokens?,
+                    row.completion_tokens[model],
+                    means.completion_tokens[model]?,
+                ])
             })
             .collect()
     };
@@ -250,7 +258,11 @@ pub struct CalibrationBin {
 pub fn calibration(rows: &[JudgedPrompt]) -> Vec<CalibrationBin> {
     let mut bins: Vec<(Vec<f64>, Vec<f64>)> = vec![Default::default(); CALIBRATION_BINS];
     for (_, quality, truth) in rows.iter().flat_map(JudgedPrompt::cells) {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to the number of bins")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "from 0 to the number of bins"
+        )]
         let bin = ((quality * CALIBRATION_BINS as f64) as usize).min(CALIBRATION_BINS - 1);
         bins[bin].0.push(quality);
         bins[bin].1.push(truth.score);

@@ -59,7 +59,8 @@ fn metrics_by_hand() {
         by_benchmark: [("x".to_owned(), vec![Some(1.0), Some(0.0)])].into(),
     };
     let metrics = judge(&rows, &["a".into(), "b".into()], &means);
-    let near = |got: f64, expected: f64| assert!((got - expected).abs() < 1e-12, "{got} {expected} {metrics:?}");
+    let near =
+        |got: f64, expected: f64| assert!((got - expected).abs() < 1e-12, "{got} {expected} {metrics:?}");
     assert_eq!((metrics.rows, metrics.scores), (3, 5));
     near(metrics.coverage, 1.0);
     near(metrics.mse, ((0.04 + 0.16) / 2.0 + (0.16 + 0.16) / 2.0 + 0.25) / 3.0);

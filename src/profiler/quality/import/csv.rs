@@ -79,9 +79,8 @@ impl CsvRows {
         if !columns.iter().any(|column| matches!(column, Column::Score(_))) {
             return Err(fault("its first line names no column score:MODEL".to_owned()));
         }
-        let twice = (1..columns.len()).find(|i| {
-            columns[*i] != Column::Other && columns[..*i].contains(&columns[*i])
-        });
+        let twice =
+            (1..columns.len()).find(|i| columns[*i] != Column::Other && columns[..*i].contains(&columns[*i]));
         if let Some(twice) = twice {
             let name = String::from_utf8_lossy(&header[twice]).into_owned();
             return Err(fault(format!("its first line names column `{name}` twice")));
@@ -181,8 +180,11 @@ mod tests {
         let rows = rows(text);
         let first = rows[0].1.as_ref().unwrap();
         assert_eq!((rows[0].0, first.text.as_str()), (2, "say \"hi\",\nthen go"));
-        let figures: Vec<_> =
-            first.scores.iter().map(|s| (s.model.as_str(), s.score, s.completion_tokens, s.cost_usd)).collect();
+        let figures: Vec<_> = first
+            .scores
+            .iter()
+            .map(|s| (s.model.as_str(), s.score, s.completion_tokens, s.cost_usd))
+            .collect();
         assert_eq!(figures, [("a", 1.0, None, None), ("b/c", 0.5, Some(12.0), None)]);
         let second = rows[1].1.as_ref().unwrap();
         assert_eq!((rows[1].0, second.scores.len()), (4, 1), "lines are those of the file");

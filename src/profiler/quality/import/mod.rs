@@ -266,7 +266,8 @@ mod tests {
     fn comma_separated_values_are_rows_too() {
         let f = Fixture::new();
         let trace = f.dir.path().join("trace.CSV");
-        std::fs::write(&trace, "id,prompt,score:m,completion_tokens:m\na,x,1,7\nb,y,\nc,\"z\nz\",0.5,\n").unwrap();
+        std::fs::write(&trace, "id,prompt,score:m,completion_tokens:m\na,x,1,7\nb,y,\nc,\"z\nz\",0.5,\n")
+            .unwrap();
         let worker = Box::new(CountingEmbedder(Arc::clone(&f.n_embedded)));
         let mut embedder = LoadedEmbedder { model_sha256: "aa".into(), workers: vec![worker] };
         let mut faults = Vec::new();

@@ -10,7 +10,7 @@ use crate::profiler::quality::estimator::Estimator;
 use crate::profiler::quality::estimator::profile::{Profile, ProfileCell};
 use crate::profiler::quality::metrics::QualityMetrics;
 use crate::profiler::quality::params::{DestinationPrior, EmbedderParams, FleetPriors, QualityParams};
-use crate::profiler::quality::service::{Mode, Predictor, QualityService};
+use crate::profiler::quality::service::{Knowledge, Mode, Predictor, Prepared, Priors, QualityService};
 use crate::units::{Quality, Tokens};
 
 /// The test's end of the queue of prompts to embed.
@@ -31,8 +31,9 @@ impl ByHand {
         let estimator = Estimator::new(profile, &priors, &QualityParams::default());
         let loaded = LoadedEmbedder { model_sha256: String::new(), workers: Vec::new() };
         let metrics = QualityMetrics::register(&Registry::new()).unwrap();
-        let service =
-            QualityService::assemble(Ok((estimator, loaded)), &EmbedderParams::default(), priors, metrics);
+        let prepared = Prepared { knowledge: Knowledge { estimator, clusters: None }, loaded };
+        let priors = Priors { fleet: priors, predicts_clusters: false };
+        let service = QualityService::assemble(Ok(prepared), &EmbedderParams::default(), priors, metrics);
         let Mode::Active(predictor) = &service.0.mode else { panic!("the service has a profile") };
         let by_hand = Self(Arc::clone(predictor));
         (service, by_hand)

@@ -16,8 +16,8 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 pub use prompts::PruneFilter;
-pub use rebuild::Rebuild;
 pub use read::{LabelledProfile, ModelStats, RowLabel, StoreStats, TagStats};
+pub use rebuild::Rebuild;
 pub use write::{RowOutcome, StoredPrompt, StoredScore};
 
 /// File name of the database in the store's directory.

@@ -144,10 +144,9 @@ impl QualityStore {
             self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         let (condition, values) = filter.condition();
         let (of_model, mut parameters) = match &filter.model {
-            Some(model) => (
-                "model = (SELECT ord FROM models WHERE name = ?) AND ",
-                vec![Value::Text(model.clone())],
-            ),
+            Some(model) => {
+                ("model = (SELECT ord FROM models WHERE name = ?) AND ", vec![Value::Text(model.clone())])
+            }
             None => ("", Vec::new()),
         };
         parameters.extend(values);
@@ -211,7 +210,10 @@ mod tests {
         assert_eq!((ids(&store), store.models().unwrap()), (vec!["a".into(), "c".into()], vec!["m".into()]));
         let untagged = PruneFilter { benchmark: Some(String::new()), ..PruneFilter::default() };
         assert_eq!(store.prune(&untagged).unwrap(), (1, 1));
-        assert_eq!(store.prune(&PruneFilter { id: Some("x".into()), ..PruneFilter::default() }).unwrap(), (0, 0));
+        assert_eq!(
+            store.prune(&PruneFilter { id: Some("x".into()), ..PruneFilter::default() }).unwrap(),
+            (0, 0)
+        );
         assert_eq!(ids(&store), ["a"]);
     }
 }

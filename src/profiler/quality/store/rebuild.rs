@@ -26,13 +26,14 @@ impl QualityStore {
     /// [`StoreError`] if the staging file beside the store cannot be written.
     pub fn rebuild(&mut self, model_sha256: &str) -> Result<Rebuild<'_>, StoreError> {
         let staging = self.path.with_file_name(format!("rebuild-{model_sha256:.16}.sqlite"));
-        let attached = self.connection.execute("ATTACH ?1 AS staging", [staging.to_string_lossy()]).and_then(|_| {
-            self.connection.execute_batch(
-                "PRAGMA staging.journal_mode = WAL;
+        let attached =
+            self.connection.execute("ATTACH ?1 AS staging", [staging.to_string_lossy()]).and_then(|_| {
+                self.connection.execute_batch(
+                    "PRAGMA staging.journal_mode = WAL;
                  CREATE TABLE IF NOT EXISTS staging.vectors (
                     text TEXT PRIMARY KEY, embedding BLOB NOT NULL, format BLOB NOT NULL) STRICT",
-            )
-        });
+                )
+            });
         attached.map_err(|e| self.failed(&e))?;
         Ok(Rebuild { store: self, staging, model_sha256: model_sha256.to_owned() })
     }
@@ -44,7 +45,8 @@ impl Rebuild<'_> {
     /// # Errors
     /// [`StoreError`] if the store cannot be read.
     pub fn n_missing(&self) -> Result<usize, StoreError> {
-        let sql = "SELECT count(DISTINCT text) FROM prompts WHERE text NOT IN (SELECT text FROM staging.vectors)";
+        let sql =
+            "SELECT count(DISTINCT text) FROM prompts WHERE text NOT IN (SELECT text FROM staging.vectors)";
         let n: i64 =
             self.store.connection.query_row(sql, [], |row| row.get(0)).map_err(|e| self.store.failed(&e))?;
         Ok(usize::try_from(n).unwrap_or_default())
@@ -55,11 +57,14 @@ impl Rebuild<'_> {
     /// # Errors
     /// [`StoreError`] if the store cannot be read.
     pub fn missing(&self, n: usize) -> Result<Vec<String>, StoreError> {
-        let sql = "SELECT DISTINCT text FROM prompts WHERE text NOT IN (SELECT text FROM staging.vectors) LIMIT ?1";
+        let sql =
+            "SELECT DISTINCT text FROM prompts WHERE text NOT IN (SELECT text FROM staging.vectors) LIMIT ?1";
         let connection = &self.store.connection;
         connection
             .prepare(sql)
-            .and_then(|mut statement| statement.query_map([i64::try_from(n).unwrap_or(i64::MAX)], |row| row.get(0))?.collect())
+            .and_then(|mut statement| {
+                statement.query_map([i64::try_from(n).unwrap_or(i64::MAX)], |row| row.get(0))?.collect()
+            })
             .map_err(|e| self.store.failed(&e))
     }
 
@@ -105,10 +110,10 @@ impl Rebuild<'_> {
     }
 
     fn replace(&mut self) -> rusqlite::Result<bool> {
-        let transaction =
-            self.store.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let transaction = self.store.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let embedder = ord_of(&transaction, Name::Embedder(&self.model_sha256))?;
-        let n_prompts: i64 = transaction.query_row("SELECT count(*) FROM main.prompts", [], |row| row.get(0))?;
+        let n_prompts: i64 =
+            transaction.query_row("SELECT count(*) FROM main.prompts", [], |row| row.get(0))?;
         let n_replaced = transaction.execute(
             "UPDATE main.prompts SET embedding = made.embedding, format = made.format, embedder = ?1
              FROM staging.vectors AS made WHERE made.text = main.prompts.text",
@@ -148,8 +153,11 @@ mod tests {
     fn all_vectors_change_at_once_or_none() {
         let dir = tempfile::tempdir().unwrap();
         let mut store = QualityStore::open_or_create(dir.path()).unwrap();
-        let rows =
-            [prompt("a", "one", &[("m", 0.5)]), prompt("b", "two!", &[("m", 1.0)]), prompt("c", "one", &[("m", 0.0)])];
+        let rows = [
+            prompt("a", "one", &[("m", 0.5)]),
+            prompt("b", "two!", &[("m", 1.0)]),
+            prompt("c", "one", &[("m", 0.0)]),
+        ];
         store.write_chunk("old", &rows).unwrap();
         let mut rebuild = store.rebuild("new").unwrap();
         assert_eq!(rebuild.n_missing().unwrap(), 2);
@@ -157,7 +165,11 @@ mod tests {
         rebuild.stage(&first).unwrap();
         assert!(!rebuild.finish().unwrap());
         drop(rebuild);
-        assert_eq!(store.embedder_sha256().unwrap().as_deref(), Some("old"), "an interruption changes nothing");
+        assert_eq!(
+            store.embedder_sha256().unwrap().as_deref(),
+            Some("old"),
+            "an interruption changes nothing"
+        );
 
         let mut rebuild = store.rebuild("new").unwrap();
         assert_eq!(rebuild.n_missing().unwrap(), 1, "what was staged is not made again");
