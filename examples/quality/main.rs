@@ -45,7 +45,7 @@ struct Args {
     #[arg(long)]
     leave_out: bool,
 
-    /// Model file or folder of the embedder
+    /// Folder of the embedding model
     #[arg(long)]
     model: Option<PathBuf>,
 

@@ -88,7 +88,7 @@ impl Method {
             }
             Self::Paper(_) | Self::FormatAware(_) => {
                 let estimator = Estimator::new(labelled.profile, &fleet, &self.params());
-                if let Err(reason) = estimator.prepare() {
+                if let Err(reason) = estimator.prepare(None) {
                     eprintln!("no index: {reason}");
                 }
                 let mut scratch = Scratch::default();

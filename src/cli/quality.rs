@@ -57,9 +57,8 @@ pub(super) struct EmbedderArgs {
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
 
-    /// Folder with model.onnx and tokenizer.json, or another .onnx file beside its tokenizer.json [default:
-    /// .cache/cema/model, /usr/lib/cema-router/model]
-    #[arg(long, value_name = "DIR|F.onnx")]
+    /// Folder with model.onnx and tokenizer.json [default: .cache/cema/model, /usr/lib/cema-router/model]
+    #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
 
     /// Prompts embedded at the same time [default: one per core]

@@ -155,8 +155,7 @@ pub(super) fn read_weights(field: &Field<'_>) -> Option<Weights> {
 pub struct EmbedderConfig {
     /// `library`: path of libonnxruntime.so, or `auto` (default).
     pub library: Option<PathBuf>,
-    /// `model`: folder with model.onnx and tokenizer.json, another .onnx file beside its tokenizer.json, or `auto`
-    /// (default).
+    /// `model`: folder with model.onnx and tokenizer.json, or `auto` (default).
     pub model: Option<PathBuf>,
 }
 

@@ -84,7 +84,7 @@ pub(super) fn run(args: &EvalArgs) -> anyhow::Result<ExitCode> {
     let profile_rows = labelled.profile.len();
     let params = args.estimator.params(&args.store.store);
     let estimator = Estimator::new(labelled.profile, &fleet_of(&models), &params);
-    if let Err(reason) = estimator.prepare() {
+    if let Err(reason) = estimator.prepare(None) {
         progress.say(&format!("no index, every prediction scans the store: {reason}"));
     }
     let mut scratch = Scratch::default();

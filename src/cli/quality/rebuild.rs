@@ -1,13 +1,17 @@
 //! `quality rebuild`: the vectors of every prompt again, by the model at hand.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
 
 use super::{EmbedderArgs, StoreArgs};
 use crate::cli::progress::Progress;
+use crate::profiler::quality::QualityParams;
 use crate::profiler::quality::embedder::{self, embed_all};
+use crate::profiler::quality::estimator::{EXACT_ROWS_MAX, Estimator};
+use crate::profiler::quality::evaluation::check::fleet_of;
 use crate::profiler::quality::store::QualityStore;
 
 /// Prompts per transaction.
@@ -52,6 +56,7 @@ pub(super) fn run(args: &RebuildArgs) -> anyhow::Result<ExitCode> {
         }
     }
     drop(rebuild);
+    build_index(&store, &args.store.store, &progress)?;
     let n = store.stats()?.prompts;
     writeln!(
         std::io::stdout().lock(),
@@ -60,4 +65,17 @@ pub(super) fn run(args: &RebuildArgs) -> anyhow::Result<ExitCode> {
         loaded.model_sha256
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Of a store too large to scan, so that the router does not have to. It is found by a router whose configuration has the
+/// store's models and the default mode; another makes its own at its start.
+fn build_index(store: &QualityStore, dir: &Path, progress: &Progress) -> anyhow::Result<()> {
+    let models = store.models()?;
+    let profile = store.load_profile(&models)?;
+    if profile.len() > EXACT_ROWS_MAX {
+        progress.say(&format!("building the index of {} prompts", profile.len()));
+        let estimator = Estimator::new(profile, &fleet_of(&models), &QualityParams::default());
+        estimator.prepare(Some(dir)).map_err(anyhow::Error::msg)?;
+    }
+    Ok(())
 }

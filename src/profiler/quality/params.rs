@@ -73,7 +73,7 @@ pub struct EmbedderParams {
     /// `libonnxruntime.so`. `None` looks at `ort_dylib_path`, then in `cache_dir/lib`, then in
     /// `/usr/lib/cema-router`.
     pub library: Option<PathBuf>,
-    /// Folder with `model.onnx` and `tokenizer.json`, or another `.onnx` file beside a `tokenizer.json`. `None` looks in `cache_dir/model`, then in
+    /// Folder with `model.onnx` and `tokenizer.json`. `None` looks in `cache_dir/model`, then in
     /// `/usr/lib/cema-router/model`.
     pub model: Option<PathBuf>,
     /// Value of the environment variable `ORT_DYLIB_PATH`.

@@ -8,6 +8,7 @@
 #[cfg(test)]
 pub(crate) mod by_hand;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -209,6 +210,8 @@ struct Knowledge {
     estimator: Estimator,
     /// Where a policy asks for them.
     clusters: Option<PromptClusters>,
+    /// Where the index is kept.
+    store: PathBuf,
 }
 
 /// What the threads begin with.
@@ -256,7 +259,9 @@ fn prepare(
     let loaded = embedder::load(embedder)?;
     store.check_embedder(&loaded.model_sha256)?;
     let clusters = params.predicts_clusters.then(|| PromptClusters::new(&profile, priors));
-    let knowledge = Knowledge { estimator: Estimator::new(profile, priors, params), clusters };
+    let mut estimator = Estimator::new(profile, priors, params);
+    estimator.map_index(&params.store);
+    let knowledge = Knowledge { estimator, clusters, store: params.store.clone() };
     Ok(Prepared { knowledge, loaded })
 }
 
@@ -338,8 +343,12 @@ impl Predictor {
     }
 
     fn prepare(&self) {
-        if let Err(error) = self.knowledge.estimator.prepare() {
-            tracing::warn!(error, "quality index not built, every prediction scans the whole store");
+        let Knowledge { estimator, store, .. } = &self.knowledge;
+        if let Err(error) = estimator.prepare(Some(store)) {
+            tracing::warn!(
+                error,
+                "quality index not built or not kept, predictions scan the store or the next start is slow"
+            );
         }
     }
 
@@ -371,7 +380,7 @@ impl Predictor {
     }
 
     fn look_up(&self, text: &str, embedding: &Embedding, scratch: &mut Scratch) -> Prediction {
-        let Knowledge { estimator, clusters } = &self.knowledge;
+        let Knowledge { estimator, clusters, .. } = &self.knowledge;
         let mut estimate = estimator.predict(embedding, &format_numbers(text), scratch);
         if let Some(clusters) = clusters {
             estimate.prediction.cluster_error = clusters.error_of(clusters.of(embedding)).to_vec();
@@ -446,7 +455,8 @@ mod tests {
         let cell = ProfileCell { score: 1.0, completion_tokens: Some(50.0) };
         profile.push(&axis(0), [0.0; 14], &[Some(cell)]);
         let clusters = Some(PromptClusters::new(&profile, &priors()));
-        Knowledge { estimator: Estimator::new(profile, &priors(), &QualityParams::default()), clusters }
+        let estimator = Estimator::new(profile, &priors(), &QualityParams::default());
+        Knowledge { estimator, clusters, store: PathBuf::new() }
     }
 
     fn clustered_priors() -> Priors {

@@ -55,17 +55,10 @@ pub fn locate(params: &EmbedderParams) -> Result<EmbedderFiles, EmbedderError> {
         Some(model) => vec![model.clone()],
         None => vec![params.cache_dir.join("model"), system.join("model")],
     };
-    // A configured file stands for its folder, and is the model there.
-    let is_file = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "onnx");
-    let folder = |path: &PathBuf| if is_file(path) { path.with_file_name("") } else { path.clone() };
-    let files_named = |name: &str| model_dirs.iter().map(|dir| folder(dir).join(name)).collect::<Vec<_>>();
-    let models = match &params.model {
-        Some(model) if is_file(model) => vec![model.clone()],
-        _ => files_named("model.onnx"),
-    };
+    let files_named = |name: &str| model_dirs.iter().map(|dir| dir.join(name)).collect::<Vec<_>>();
     Ok(EmbedderFiles {
         library: first_existing("libonnxruntime.so", "library", libraries)?,
-        model: first_existing("model.onnx", "model", models)?,
+        model: first_existing("model.onnx", "model", files_named("model.onnx"))?,
         tokenizer: first_existing("tokenizer.json", "model", files_named("tokenizer.json"))?,
     })
 }
@@ -114,22 +107,6 @@ mod tests {
         let error = locate(&params).unwrap_err().to_string();
         assert!(error.contains("mine.so") && !error.contains("env.so"), "{error}");
         assert!(error.contains("make setup") && error.contains("embedder.library"), "{error}");
-    }
-
-    #[test]
-    fn another_model_file_is_used_with_the_tokenizer_beside_it() {
-        let dir = tempfile::tempdir().unwrap();
-        for file in ["lib.so", "m/model.onnx", "m/model_int8.onnx", "m/tokenizer.json"] {
-            touch(&dir.path().join(file));
-        }
-        let int8 = dir.path().join("m/model_int8.onnx");
-        let params = EmbedderParams {
-            library: Some(dir.path().join("lib.so")),
-            model: Some(int8.clone()),
-            ..EmbedderParams::default()
-        };
-        let files = locate(&params).unwrap();
-        assert_eq!((files.model, files.tokenizer), (int8, dir.path().join("m/tokenizer.json")));
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod profile;
 mod scores;
 pub mod vectors;
 
+use std::path::Path;
 use std::sync::OnceLock;
 
 use crate::domain::{Prediction, QualitySource};
@@ -121,13 +122,26 @@ impl Estimator {
         &self.kernel
     }
 
-    /// Makes what takes a while: the approximate index of a profile of more than [`EXACT_ROWS_MAX`] prompts, and the
-    /// gate of [`OodGate::Mean`]. Seconds to minutes; until then predictions scan exactly and are not gated.
+    /// Maps the index of these very prompts that an earlier [`Estimator::prepare`] left in `dir`, and gives the memory
+    /// of the vectors back; whether there is one.
+    pub fn map_index(&mut self, dir: &Path) -> bool {
+        if self.vectors.len() <= EXACT_ROWS_MAX {
+            return false;
+        }
+        let path = ApproximateIndex::file_in(dir, &self.vectors);
+        let Some(index) = ApproximateIndex::map(&path, self.vectors.len()) else { return false };
+        self.vectors.give_up_rows();
+        self.index.set(index).is_ok()
+    }
+
+    /// Makes what takes a while: the approximate index of a profile of more than [`EXACT_ROWS_MAX`] prompts, kept in
+    /// `dir` where one is given, and the gate of [`OodGate::Mean`]. Seconds to minutes; until then predictions scan
+    /// exactly and are not gated.
     ///
     /// # Errors
-    /// What the index library reports; predictions go on with the exact scan.
-    pub fn prepare(&self) -> Result<(), String> {
-        let indexed = self.build_index();
+    /// What the index library or the disk reports; predictions go on with what there is.
+    pub fn prepare(&self, dir: Option<&Path>) -> Result<(), String> {
+        let indexed = self.build_index(dir);
         self.fit_gate();
         indexed
     }
@@ -140,13 +154,15 @@ impl Estimator {
         }
     }
 
-    fn build_index(&self) -> Result<(), String> {
-        if self.vectors.len() > EXACT_ROWS_MAX && self.index.get().is_none() {
-            let index = ApproximateIndex::build(&self.vectors)?;
-            // As above.
-            let _ = self.index.set(index);
+    fn build_index(&self, dir: Option<&Path>) -> Result<(), String> {
+        if self.vectors.len() <= EXACT_ROWS_MAX || self.index.get().is_some() {
+            return Ok(());
         }
-        Ok(())
+        let index = ApproximateIndex::build(&self.vectors)?;
+        let saved = dir.map_or(Ok(()), |dir| index.save(&ApproximateIndex::file_in(dir, &self.vectors)));
+        // As above.
+        let _ = self.index.set(index);
+        saved
     }
 
     /// Predicts for a message with this embedding and these format numbers.
@@ -174,7 +190,12 @@ impl Estimator {
     /// The `k` profiled prompts nearest to that of `row`, nearest first, without itself and those of the same text.
     pub fn nearest_others<'s>(&self, row: usize, k: usize, scratch: &'s mut Scratch) -> &'s [Neighbour] {
         let found = &mut scratch.neighbours;
-        self.find_neighbours(self.vectors.row(row), k + TWINS_EXPECTED, found);
+        let vector = self.index.get().and_then(|index| index.vector(row));
+        self.find_neighbours(
+            vector.as_ref().unwrap_or_else(|| self.vectors.row(row)),
+            k + TWINS_EXPECTED,
+            found,
+        );
         found.retain(|neighbour| neighbour.squared_distance > TWIN_SQUARED_DISTANCE);
         found.sort_unstable_by(Neighbour::order);
         found.truncate(k);
@@ -348,7 +369,7 @@ mod tests {
                 &[cell(f32::from(u8::from(row % 3 == 0)) * embedding[0].abs(), None)],
             );
         }
-        let estimator = Estimator::new(profile, &priors(&["m"]), &QualityParams::default());
+        let estimator = Estimator::new(profile.clone(), &priors(&["m"]), &QualityParams::default());
         let queries: Vec<_> = (0..20).map(|_| cloud()).collect();
         let ask = |estimator: &Estimator| -> Vec<f64> {
             let mut scratch = Scratch::default();
@@ -358,11 +379,29 @@ mod tests {
                 .collect()
         };
         let exact = ask(&estimator);
-        estimator.prepare().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        estimator.prepare(Some(dir.path())).unwrap();
         assert!(estimator.index.get().is_some());
         for (exact, indexed) in exact.iter().zip(ask(&estimator)) {
             assert!((exact - indexed).abs() < 5e-3, "{exact} {indexed}");
         }
+
+        // The next start maps what was kept, and only for the same vectors.
+        let again = |profile: Profile| Estimator::new(profile, &priors(&["m"]), &QualityParams::default());
+        let mut mapped = again(profile.clone());
+        assert!(mapped.map_index(dir.path()) && mapped.rows() == EXACT_ROWS_MAX + 1);
+        assert_eq!(ask(&mapped), ask(&estimator));
+        let threads: Vec<Vec<f64>> = std::thread::scope(|scope| {
+            let started: Vec<_> = (0..8).map(|_| scope.spawn(|| ask(&mapped))).collect();
+            started.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(threads.iter().all(|answers| *answers == ask(&estimator)));
+        let nearest = mapped.nearest_others(5, 3, &mut Scratch::default()).to_vec();
+        assert_eq!(nearest, estimator.nearest_others(5, 3, &mut Scratch::default()));
+        profile.push(&at_cosine(0.5), NO_FORMAT, &[cell(1.0, None)]);
+        assert!(!again(profile.clone()).map_index(dir.path()), "other vectors");
+        again(profile).prepare(Some(dir.path())).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "the old file is gone");
     }
 
     proptest! {

@@ -92,7 +92,6 @@ impl CsvRows {
     ///
     /// # Errors
     /// What cannot be read: nothing follows.
-    #[expect(clippy::type_complexity, reason = "a row and its fault, as everywhere in the import")]
     pub(super) fn next_row(&mut self) -> io::Result<Option<(u64, Result<StoredPrompt, String>)>> {
         self.reader.get_ref().of_record.store(0, Ordering::Relaxed);
         if !self.reader.read_byte_record(&mut self.record)? {

@@ -1,5 +1,6 @@
 //! A running service whose prompts nobody embeds but the test.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use prometheus::Registry;
@@ -31,7 +32,8 @@ impl ByHand {
         let estimator = Estimator::new(profile, &priors, &QualityParams::default());
         let loaded = LoadedEmbedder { model_sha256: String::new(), workers: Vec::new() };
         let metrics = QualityMetrics::register(&Registry::new()).unwrap();
-        let prepared = Prepared { knowledge: Knowledge { estimator, clusters: None }, loaded };
+        let prepared =
+            Prepared { knowledge: Knowledge { estimator, clusters: None, store: PathBuf::new() }, loaded };
         let priors = Priors { fleet: priors, predicts_clusters: false };
         let service = QualityService::assemble(Ok(prepared), &EmbedderParams::default(), priors, metrics);
         let Mode::Active(predictor) = &service.0.mode else { panic!("the service has a profile") };
