@@ -102,6 +102,7 @@ pub(super) struct Usage<'a> {
     destination: &'a Destination,
     state: &'a DestinationState,
     prompt: Tokens,
+    /// With the destination's verbosity.
     completion: Tokens,
     /// At the figures of the destination.
     alone: Work,
@@ -115,7 +116,7 @@ impl<'a> Usage<'a> {
         (d, destination, state): (DestinationOrd, &'a Destination, &'a DestinationState),
     ) -> Self {
         let predicted = item.prediction.completion_tokens[d.idx()];
-        let completion = item.request.completion(predicted);
+        let completion = item.request.completion(Tokens(predicted.get() * state.verbosity));
         Self {
             destination,
             state,
@@ -350,6 +351,15 @@ mod tests {
         let capped = RoutingRequest { max_completion_tokens: Some(Tokens(50.0)), choices: 3, ..request() };
         // 500/1000 + 3·50/100.
         assert!((build(&capped, &fleet(), &MODELS).service(0, D0).get() - 2.0).abs() < 1e-12);
+        // A destination twice as wordy as predicted: the same time (its speeds know), more money, within the cap.
+        let mut wordy = fleet();
+        wordy.states[0].verbosity = 2.0;
+        let problem = build(&request(), &wordy, &MODELS);
+        assert!((problem.service(0, D0).get() - 2.5).abs() < 1e-12);
+        // 500·1 + 400·2 per million, 1e-4 a request, (10,000 + 1,600) bytes at 1 USD/GB.
+        assert!((problem.cost(0, D0).get() - (1.3e-3 + 1e-4 + 1.16e-5)).abs() < 1e-12);
+        let tokens = |context| (build(&capped, context, &MODELS).cost(0, D0).get() * 1e6).round();
+        assert_eq!(tokens(&wordy), tokens(&fleet()), "50 of 100 or 400 is 50");
         let mut context = fleet();
         let mut embedder = destination("e", "m");
         embedder.capabilities = Capabilities::EMBEDDING;
