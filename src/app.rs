@@ -3,6 +3,7 @@
 pub mod agent;
 mod edge;
 mod energy_log;
+mod feedback_log;
 mod profilers;
 mod scheduling;
 
@@ -22,6 +23,7 @@ use crate::config::{Config, EndpointConfig, NodeConfig, ResponseModel};
 use crate::domain::{Availability, Destination};
 use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
 use crate::profiler::power::{NodePower, PowerProfiler};
+use crate::profiler::quality::feedback::Feedback;
 use crate::profiler::quality::{
     DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
 };
@@ -75,6 +77,8 @@ impl App {
         let profilers = Profilers::new(&config, &pool, &destinations, &registry)?;
         let health = profilers.health.clone();
         let quality = start_quality(&config, &destinations, &registry)?;
+        let (params, store) = (config.quality.feedback.clone(), &config.quality.store);
+        let feedback = Feedback::start(params, store, (quality.clone(), &destinations), &registry)?;
         let viewer = profilers.viewer(&config, &destinations);
         let (policies, params) = scheduling::scheduling(&config);
         let policy_name = policies.0.first().map_or("", |arm| arm.policy.name());
@@ -88,13 +92,14 @@ impl App {
         };
         let (scheduler, scheduler_task) = Scheduler::alternating(params, policies, fleet, &registry)?;
         let (power, meters) = PowerProfiler::new(node_power(&config), &destinations, &registry)?;
-        let world = profilers.world(&pool, &power);
+        let world = profilers.world(&pool, &power, &feedback);
         let (stop, force) = (CancellationToken::new(), CancellationToken::new());
         let give_up = force.child_token();
         let limits = ServeLimits { max_attempts: config.limits.max_attempts, give_up: give_up.clone() };
         let manager = RequestManager::new(scheduler.clone(), world, limits, &registry)?;
 
         let tasks = TaskTracker::new();
+        spawn_feedback_readers((&tasks, &force), &feedback, log.clone(), &manager);
         spawn_energy_readers((&tasks, &force), &power, log, &scheduler);
         tasks.spawn(stop_aware(give_up.clone(), scheduler_task));
         tasks.spawn(stop_aware(force.clone(), viewer.clone().run()));
@@ -110,12 +115,13 @@ impl App {
             directory: ModelDirectory::new(&destinations, virtual_models(&config)),
             auth: edge::auth(&config, &registry)?,
             readiness: readiness.clone(),
+            feedback: feedback.clone(),
             body_bytes_max: config.limits.max_body_bytes,
             body_total: config.limits.request_deadline,
             policy: policy_name,
             echo_model: config.response_model == ResponseModel::Echo,
         });
-        let admin = Admin::new(registry, scheduler, readiness, viewer.clone());
+        let admin = Admin::new(registry, (scheduler, viewer.clone()), readiness, feedback);
         edge::announce((&listener, &admin_listener), destinations.len(), policy_name)?;
         let drain_limit = config.limits.drain;
         Ok(Self {
@@ -293,6 +299,23 @@ fn spawn_energy_readers(
     }
     if let Some(switchback) = scheduler.switchback() {
         tasks.spawn(stop_aware(force.clone(), switchback.clone().follow(power.settled())));
+    }
+}
+
+/// Tells whoever wants to know what clients say of answers, until `force`.
+fn spawn_feedback_readers(
+    (tasks, force): (&TaskTracker, &CancellationToken),
+    feedback: &Feedback,
+    log: DecisionLog,
+    manager: &RequestManager,
+) {
+    tasks.spawn(stop_aware(force.clone(), manager.clone().follow_feedback(feedback.given())));
+    if log.is_on() {
+        let writing = feedback_log::write(log, feedback, manager.destinations());
+        tasks.spawn(stop_aware(force.clone(), writing));
+    }
+    if let Some(switchback) = manager.switchback() {
+        tasks.spawn(stop_aware(force.clone(), switchback.clone().follow_feedback(feedback.given())));
     }
 }
 

@@ -2,13 +2,12 @@
 //! the paper's Eq. 1 and k-means.
 //!
 //! ```text
-//! cargo run --release --example quality -- --trace rows.jsonl.gz                  # five folds by hash of the question
-//! cargo run --release --example quality -- --trace rows.jsonl.gz --profile-rows 400
-//! cargo run --release --example quality -- --trace rows.jsonl.gz --leave-out
+//! cargo run --release --example quality -- --trace rows.jsonl.gz
 //! ```
 //!
-//! Prints one Markdown table. Rows have the form of `quality import`; `question`, where there is one, is the prompt without
-//! instructions, so that all forms of a question are on one side of a split.
+//! Prints three Markdown tables: each fold (by hash of the question) predicted from the others, everything from 400 rows
+//! (five random choices), and each benchmark from the others. Rows have the form of `quality import`; `question`, where there
+//! is one, is the prompt without instructions, so that all forms of a question are on one side of a split.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example that prints its results")]
 
@@ -23,7 +22,7 @@ use cema_router::profiler::quality::EmbedderParams;
 use clap::Parser;
 
 use methods::METHODS;
-use rows::{Row, Split, read_rows};
+use rows::read_rows;
 use table::print_table;
 
 /// Judge the estimator on scored prompts.
@@ -37,20 +36,16 @@ struct Args {
     #[arg(long, default_value_t = 5)]
     folds: usize,
 
-    /// Predict from so many prompts only, chosen at random five times, instead of from the other folds
-    #[arg(long, conflicts_with = "leave_out")]
-    profile_rows: Option<usize>,
-
-    /// Predict each benchmark from the others
-    #[arg(long)]
-    leave_out: bool,
+    /// Rows of the small profiles
+    #[arg(long, default_value_t = 400)]
+    few: usize,
 
     /// Folder of the embedding model
     #[arg(long)]
     model: Option<PathBuf>,
 
     /// Resamplings behind the intervals of AIQ
-    #[arg(long, default_value_t = 400)]
+    #[arg(long, default_value_t = 200)]
     resamplings: usize,
 }
 
@@ -59,25 +54,21 @@ fn main() -> anyhow::Result<()> {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
     let embedder = EmbedderParams { model: args.model.clone(), threads, ..EmbedderParams::of_environment() };
     let (rows, models) = read_rows(&args.trace, &embedder)?;
-    let splits = splits(&args, &rows);
-    if splits.iter().any(|split| split.known.len() < 20 || split.judged.is_empty()) {
-        bail!("{} has too few rows for this split", args.trace.display());
+    let tables = [
+        (format!("{} folds by hash of the question", args.folds), rows::folds(&rows, args.folds)),
+        (format!("From {} rows, five random choices", args.few), rows::few(&rows, args.few)),
+        ("Each benchmark from the others".to_owned(), rows::by_benchmark(&rows)),
+    ];
+    for (title, splits) in tables {
+        if splits.iter().any(|split| split.known.len() < 20 || split.judged.is_empty()) {
+            bail!("{} has too few rows for this split", args.trace.display());
+        }
+        let judged = METHODS.map(|method| {
+            eprintln!("{title}: {}", method.name());
+            splits.iter().flat_map(|split| method.predict(split, &rows, &models)).collect::<Vec<_>>()
+        });
+        println!("\n### {title}\n");
+        print_table(&judged, &models, args.resamplings);
     }
-    eprintln!("{} rows, {} models, {} splits", rows.len(), models.len(), splits.len());
-    let judged = METHODS.map(|method| {
-        eprintln!("{}", method.name());
-        splits.iter().flat_map(|split| method.predict(split, &rows, &models)).collect::<Vec<_>>()
-    });
-    print_table(&judged, &models, args.resamplings);
     Ok(())
-}
-
-fn splits(args: &Args, rows: &[Row]) -> Vec<Split> {
-    if args.leave_out {
-        return rows::by_benchmark(rows);
-    }
-    match args.profile_rows {
-        Some(n) => rows::few(rows, n),
-        None => rows::folds(rows, args.folds),
-    }
 }

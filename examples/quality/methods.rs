@@ -94,9 +94,10 @@ impl Method {
                 let mut scratch = Scratch::default();
                 rows.map(|row| {
                     let estimate = estimator.predict(&row.embedding, &row.format, &mut scratch);
+                    let has_low_evidence = estimate.has_low_evidence();
                     let tokens = estimate.prediction.completion_tokens;
                     JudgedPrompt {
-                        has_low_evidence: estimate.has_low_evidence(),
+                        has_low_evidence,
                         quality: estimate.prediction.quality.iter().map(|q| Some(q.get())).collect(),
                         variance: estimate.variance,
                         completion_tokens: tokens.iter().map(|n| n.get()).collect(),

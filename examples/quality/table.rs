@@ -1,7 +1,9 @@
 //! The table, with 95 % intervals over prompts.
 
+use cema_router::profiler::quality::estimator::profile::Profile;
 use cema_router::profiler::quality::evaluation::cost_quality::CostSweep;
 use cema_router::profiler::quality::evaluation::{JudgedPrompt, Means, judge};
+use cema_router::profiler::quality::store::LabelledProfile;
 use cema_router::statistics::{ci95_half, mean};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -11,8 +13,9 @@ use super::methods::{DEFAULT, METHODS};
 /// One line per method of what it predicted of the same prompts in the same order.
 pub fn print_table(judged: &[Vec<JudgedPrompt>; METHODS.len()], models: &[String], resamplings: usize) {
     // The mean lengths and scores that `judge` compares with are lines of their own here.
-    let means = Means { global: vec![None; models.len()], ..Means::default() };
-    let means = Means { completion_tokens: vec![Some(0.0); models.len()], ..means };
+    let nothing = LabelledProfile { profile: Profile::new(models.to_vec()), ..LabelledProfile::default() };
+    let mut means = Means::new(&nothing);
+    means.completion_tokens = vec![Some(0.0); models.len()];
     let sweeps: Vec<Option<CostSweep>> =
         judged.iter().map(|rows| CostSweep::new(rows, models.len())).collect();
     let areas: Vec<Vec<f64>> = sweeps.iter().map(|sweep| resampled(sweep.as_ref(), resamplings)).collect();

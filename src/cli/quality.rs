@@ -139,7 +139,7 @@ impl EstimatorArgs {
             min_similarity: self.min_similarity,
             prior_strength: self.prior_strength,
             ood: self.ood,
-            predicts_clusters: false,
+            ..QualityParams::default()
         }
     }
 }

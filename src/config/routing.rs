@@ -8,6 +8,7 @@ use super::reader::{Field, Section};
 use crate::domain::request::Weights;
 use crate::planning::params::{WindowClose, WindowOrder, WindowParams};
 use crate::profiler::prefix::PrefixParams;
+use crate::profiler::quality::feedback::FeedbackParams;
 use crate::profiler::quality::{EstimatorMode, OodGate, QualityParams};
 use crate::routing::params::{CompletionModel, EnergyModel, ObjectiveMode, PolicyKind, TimeTerm};
 use crate::units::Seconds;
@@ -21,6 +22,8 @@ const MAX_HOLD_MS: f64 = 600_000.0;
 const MAX_PREFIX_ENTRIES: u32 = 1_000_000;
 /// Longest that they count: a day.
 const MAX_PREFIX_AGE_S: f64 = 86_400.0;
+
+const DAY_S: f64 = 86_400.0;
 
 /// Most `max_overtakes`.
 const MAX_OVERTAKES: u32 = 1_000_000;
@@ -189,6 +192,11 @@ pub struct QualityConfig {
     /// `embed_wait_ms`: longest wait for an embedding, 0 to 10000; default 50. In a `fixed` window at
     /// least the window's length, which passes anyway.
     pub embed_wait: Duration,
+    /// `feedback` of clients: `retention_s` in which it may be given, 0 (never) to 604800 (default 3600), on the last
+    /// `requests`, 1 to 1000000 (10000), in `memory_mb`, 1 to 4096 (16); `keep_prompts` in the store (false); `weight`
+    /// of a fresh score beside a profiled prompt, 0 to 100 (1), halved every `half_life_days`, none or 0.01 to 3650
+    /// (30); `rows` that predictions look at, 0 to 100000 (2000).
+    pub feedback: FeedbackParams,
 }
 
 impl QualityConfig {
@@ -202,6 +210,7 @@ impl QualityConfig {
             prior_strength: s.float("prior_strength", 0.0..=1_000.0, 0.1),
             ood: s.choice("ood", OodGate::ALL, OodGate::Soft),
             embed_wait: s.ms("embed_wait_ms", 0.0..=10_000.0, 50.0),
+            feedback: s.section("feedback", read_feedback),
         }
     }
 
@@ -217,6 +226,25 @@ impl QualityConfig {
             prior_strength: self.prior_strength,
             ood: self.ood,
             predicts_clusters: false,
+            feedback: self.feedback.clone(),
         }
+    }
+}
+
+fn read_feedback(s: &mut Section<'_>) -> FeedbackParams {
+    let default = FeedbackParams::default();
+    let half_life = match s.get("half_life_days") {
+        None => default.half_life,
+        Some(field) if field.is_word("none") => None,
+        Some(field) => field.float(&(0.01..=3_650.0), "none or ").map(|days| Seconds(days * DAY_S)),
+    };
+    FeedbackParams {
+        retention: Duration::from_secs_f64(s.float("retention_s", 0.0..=7.0 * DAY_S, 3_600.0)),
+        requests_max: s.count("requests", 1..=1_000_000, 10_000) as usize,
+        bytes_max: (s.count("memory_mb", 1..=4_096, 16) as usize) << 20,
+        keeps_prompts: s.flag("keep_prompts", default.keeps_prompts),
+        weight: s.float("weight", 0.0..=100.0, default.weight),
+        half_life,
+        rows_max: s.count("rows", 0..=100_000, 2_000) as usize,
     }
 }

@@ -104,13 +104,8 @@ pub struct Moment {
 
 impl Moment {
     /// As the figures say, and nobody else there.
-    pub const USUAL: Self = Self {
-        pace: 1.0,
-        lateness: 1.0,
-        verbosity: 1.0,
-        warm_up: Seconds::ZERO,
-        elsewhere: SlotLoad::EMPTY,
-    };
+    pub const USUAL: Self =
+        Self { pace: 1.0, lateness: 1.0, verbosity: 1.0, warm_up: Seconds::ZERO, elsewhere: SlotLoad::EMPTY };
 }
 
 /// The fleet as the profiler sees it: configured destinations with figures that were measured since.

@@ -11,6 +11,7 @@ use super::readiness::Readiness;
 use super::respond::{ResponseBody, error_response, json as json_response, text, with_type};
 use super::routes::percent_decoded;
 use super::stack::Answers;
+use crate::profiler::quality::feedback::Feedback;
 use crate::profiler::view::Viewer;
 use crate::scheduler::Scheduler;
 use crate::scheduler::decision_record::DecisionRecord;
@@ -22,13 +23,19 @@ pub struct Admin {
     scheduler: Scheduler,
     readiness: Readiness,
     viewer: Viewer,
+    feedback: Feedback,
 }
 
 impl Admin {
     /// The admin API over these parts.
     #[must_use]
-    pub fn new(registry: Registry, scheduler: Scheduler, readiness: Readiness, viewer: Viewer) -> Self {
-        Self { registry, scheduler, readiness, viewer }
+    pub fn new(
+        registry: Registry,
+        (scheduler, viewer): (Scheduler, Viewer),
+        readiness: Readiness,
+        feedback: Feedback,
+    ) -> Self {
+        Self { registry, scheduler, readiness, viewer, feedback }
     }
 
     fn page(&self, request: &Request<Incoming>) -> Response<ResponseBody> {
@@ -69,6 +76,7 @@ impl Admin {
                     report,
                     availability: availabilities.get(report.destination.endpoint.idx()),
                     state: states.get(idx),
+                    drift: self.feedback.drift(&report.destination.model),
                 };
                 shown.to_json()
             })

@@ -85,6 +85,12 @@ impl Grant<'_> {
         Ok(self.key.map(|key| key.budget.begin()).transpose()?)
     }
 
+    /// Name of the key; `None` where the router is open.
+    #[must_use]
+    pub fn name(&self) -> Option<&Arc<str>> {
+        self.key.map(|key| &key.name)
+    }
+
     /// Whether the client may ask for `model`.
     #[must_use]
     pub fn allows_model(&self, model: &str) -> bool {

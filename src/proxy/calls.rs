@@ -101,12 +101,13 @@ async fn admit(
     let model = std::mem::take(&mut request.model);
     let call = Call {
         request: Arc::new(admitted),
-        text: std::mem::take(&mut request.text),
+        text: std::mem::take(&mut request.text).into(),
         prefixes,
         kind,
         stream: request.stream,
         headers: sent,
         echo_model: api.params.echo_model.then(|| Arc::from(model.as_str())),
+        owner: checked.grant.name().cloned(),
         client: checked.client,
         // The body as received but for the value of `model`.
         body_for: Box::new(move |upstream_model| request.splice_model(&body, upstream_model)),

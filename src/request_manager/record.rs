@@ -13,6 +13,7 @@ use crate::domain::{Destination, DestinationOrd, PrefixChain, RequestEstimate, R
 use crate::endpoint::answer::Accounts;
 use crate::profiler::power::{EnergyShare, ExpectedWork};
 use crate::profiler::prefix::{PrefixFound, PrefixVisit};
+use crate::profiler::quality::feedback::{AnsweredRequest, TrialSlice};
 use crate::profiler::speed::{Answered, Expected, Flight};
 use crate::scheduler::Placement;
 use crate::scheduler::switchback::{Ending, Realised, Trial};
@@ -94,6 +95,8 @@ pub(super) struct Record {
     client: Option<KeyUse>,
     /// Its part in the comparison of policies that take turns.
     trial: Option<Box<Trial>>,
+    /// What feedback finds of it.
+    answered_request: Option<Arc<AnsweredRequest>>,
 }
 
 impl Record {
@@ -123,6 +126,7 @@ impl Record {
             is_over: false,
             client: None,
             trial: None,
+            answered_request: None,
         }
     }
 
@@ -144,6 +148,16 @@ impl Record {
     /// What becomes of it says nothing of a policy.
     pub(super) fn leave_trial(&mut self) {
         self.trial = None;
+    }
+
+    /// Where it belongs in the comparison of policies, if it counts there.
+    pub(super) fn trial_slice(&self) -> Option<TrialSlice> {
+        self.trial.as_ref().and_then(|trial| trial.slice())
+    }
+
+    /// Feedback may be given on it from now on.
+    pub(super) fn set_answered(&mut self, answered: Arc<AnsweredRequest>) {
+        self.answered_request = Some(answered);
     }
 
     /// The answer's bytes; the client's key is in use until they are gone.
@@ -310,10 +324,22 @@ impl Record {
         {
             flight.finish(now, &self.answered);
         }
+        self.close_for_feedback(outcome);
         if let Some(client) = &self.client
             && let Some(cost) = self.cost(outcome)
         {
             client.charge(cost);
+        }
+    }
+
+    /// What the answer came to, for whoever gives feedback on it.
+    fn close_for_feedback(&self, outcome: Outcome) {
+        let Some(answered) = &self.answered_request else { return };
+        match outcome {
+            Outcome::Ok => answered.read(self.completion, self.cost(outcome)),
+            // It may have read enough to say something.
+            Outcome::ClientGone => answered.read(None, None),
+            Outcome::Rejected | Outcome::Failed | Outcome::Stopped => answered.broke(),
         }
     }
 

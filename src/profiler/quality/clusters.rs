@@ -36,7 +36,8 @@ impl PromptClusters {
         let fitted: Vec<&[f32]> =
             (0..profile.len()).step_by(step).map(|row| profile.embedding(row).as_slice()).collect();
         let centres = KMeans::fit(&fitted, CLUSTERS, &mut ChaCha8Rng::seed_from_u64(SEED));
-        let mut rows_of = vec![Vec::new(); centres.len()];
+        // Without a prompt there is one cluster of none.
+        let mut rows_of = vec![Vec::new(); centres.len().max(1)];
         for row in 0..profile.len() {
             rows_of[centres.nearest(profile.embedding(row))].push(row);
         }
@@ -231,5 +232,7 @@ mod tests {
         let clusters = PromptClusters::new(&profile, &priors);
         assert_eq!(clusters.error_of(clusters.of(&unit(0))), [0.25, 0.75, 0.4]);
         assert_eq!(clusters.error_of(clusters.of(&unit(1))), [1.0, 0.75, 0.4], "n: as everywhere");
+        let none = PromptClusters::new(&Profile::new(vec!["m".into()]), &priors);
+        assert_eq!(none.error_of(none.of(&unit(0))), [0.4, 0.4, 0.4]);
     }
 }

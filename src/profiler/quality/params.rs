@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::embedder::set_up_cache;
+use super::feedback::FeedbackParams;
 use crate::domain::named::named_enum;
 use crate::units::{Quality, Tokens};
 
@@ -50,6 +51,8 @@ pub struct QualityParams {
     pub ood: OodGate,
     /// Whether the error rates of prompt clusters are predicted as well, which policy `uniroute` asks for.
     pub predicts_clusters: bool,
+    /// What clients say of answers.
+    pub feedback: FeedbackParams,
 }
 
 impl Default for QualityParams {
@@ -63,6 +66,7 @@ impl Default for QualityParams {
             prior_strength: 0.1,
             ood: OodGate::Soft,
             predicts_clusters: false,
+            feedback: FeedbackParams::default(),
         }
     }
 }

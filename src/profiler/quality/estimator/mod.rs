@@ -60,6 +60,8 @@ pub struct Estimate {
     pub variance: Vec<f64>,
     /// Σ w over the neighbours: about 0 far from every profiled prompt, at most K.
     pub evidence: f64,
+    /// Per destination what its q̂ rests on: Σ w over the neighbours that it was scored on, and κ; 1 for a prior.
+    pub weights: Vec<f64>,
     /// Share of the neighbours in q̂, in `[0, 1]`; the rest is the destination's mean. 1 unless [`OodGate::Mean`].
     pub trust: f64,
 }
@@ -91,8 +93,9 @@ impl Estimator {
     pub fn new(profile: Profile, priors: &FleetPriors, params: &QualityParams) -> Self {
         let parts = profile.into_parts();
         let scaling = match params.mode {
-            EstimatorMode::FormatAware => Some(FormatScaling::fit(&parts.format)),
-            EstimatorMode::Paper => None,
+            // Without a row there is no usual form; feedback is compared by embedding alone then.
+            EstimatorMode::FormatAware if !parts.format.is_empty() => Some(FormatScaling::fit(&parts.format)),
+            _ => None,
         };
         let columns: Vec<Option<usize>> = priors
             .destinations
@@ -211,6 +214,7 @@ impl Estimator {
         let counting = &neighbours[..neighbours.len().min(kernel.neighbours)];
         let scored = self.scores.predict(counting, kernel, (trust, without));
         Estimate {
+            weights: scored.weights,
             prediction: Prediction {
                 quality: scored.quality,
                 completion_tokens: self
@@ -223,6 +227,15 @@ impl Estimator {
             evidence: scored.evidence,
             trust,
         }
+    }
+
+    /// What a message is compared by.
+    pub(in crate::profiler::quality) fn vector(
+        &self,
+        embedding: &[f32; EMBEDDING_DIMENSIONS],
+        format: &[f64; FORMAT_NUMBERS],
+    ) -> PromptVector {
+        self.vectors.vector(embedding, format)
     }
 
     fn find_neighbours(&self, query: &PromptVector, k: usize, found: &mut Vec<Neighbour>) {

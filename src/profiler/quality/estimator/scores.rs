@@ -6,6 +6,9 @@ use crate::profiler::quality::estimator::vectors::Neighbour;
 use crate::profiler::quality::params::FleetPriors;
 use crate::units::Quality;
 
+/// What a prior weighs beside other evidence: as much as one prompt of the same words.
+const PRIOR_WEIGHT: f64 = 1.0;
+
 /// What a destination's quality is when its model has or has not been profiled.
 #[derive(Debug, Clone, Copy)]
 enum Source {
@@ -35,6 +38,8 @@ struct Total {
 pub(super) struct Scored {
     pub(super) quality: Vec<Quality>,
     pub(super) variance: Vec<f64>,
+    /// Σ w + κ over the neighbours that the destination was scored on.
+    pub(super) weights: Vec<f64>,
     pub(super) evidence: f64,
 }
 
@@ -111,17 +116,17 @@ impl ScoreTable {
             let retrieved = if weight > 0.0 { (found.score + kappa * mean) / weight } else { mean };
             let quality = (mean + trust * (retrieved - mean)).clamp(0.0, 1.0);
             let variance = found.variance_around(quality).or_else(|| all.variance_around(quality));
-            (Quality(quality), variance.unwrap_or_default())
+            (Quality(quality), (variance.unwrap_or_default(), weight))
         };
-        let (quality, variance) = self
+        let (quality, (variance, weights)) = self
             .sources
             .iter()
             .map(|source| match *source {
                 Source::Profiled(model) => of_model(model),
-                Source::Prior(quality) => (quality, 0.0),
+                Source::Prior(quality) => (quality, (0.0, PRIOR_WEIGHT)),
             })
             .unzip();
-        Scored { quality, variance, evidence }
+        Scored { quality, variance, weights, evidence }
     }
 
     fn row(&self, row: usize) -> &[Option<f32>] {

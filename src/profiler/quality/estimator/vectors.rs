@@ -162,7 +162,7 @@ impl VectorMatrix {
 }
 
 /// Shortens `found` to its `k` nearest, nearest first up to `sorted`.
-pub(super) fn keep_nearest(found: &mut Vec<Neighbour>, k: usize, sorted: usize) {
+pub(in crate::profiler::quality) fn keep_nearest(found: &mut Vec<Neighbour>, k: usize, sorted: usize) {
     for part in [k, sorted] {
         if part > 0 && part < found.len() {
             found.select_nth_unstable_by(part - 1, Neighbour::order);
@@ -173,6 +173,11 @@ pub(super) fn keep_nearest(found: &mut Vec<Neighbour>, k: usize, sorted: usize) 
     }
     let sorted = sorted.min(found.len());
     found[..sorted].sort_unstable_by(Neighbour::order);
+}
+
+/// d² of two vectors, not negative.
+pub(in crate::profiler::quality) fn squared_distance(a: &PromptVector, b: &PromptVector) -> f32 {
+    (dot(a, a) + dot(b, b) - 2.0 * dot(a, b)).max(0.0)
 }
 
 /// Dot product with independent sums, which the compiler turns into SIMD lanes.

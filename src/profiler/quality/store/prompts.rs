@@ -156,7 +156,8 @@ impl QualityStore {
         let n_scores = transaction.execute(&sql, params_from_iter(parameters)).map_err(failed)?;
         let sql = "DELETE FROM prompts WHERE ord NOT IN (SELECT prompt FROM scores)";
         let n_prompts = transaction.execute(sql, []).map_err(failed)?;
-        let sql = "DELETE FROM models WHERE ord NOT IN (SELECT model FROM scores)";
+        let sql =
+            "DELETE FROM models WHERE ord NOT IN (SELECT model FROM scores UNION SELECT model FROM feedback)";
         transaction.execute(sql, []).map_err(failed)?;
         if is_real {
             transaction.commit().map_err(failed)?;

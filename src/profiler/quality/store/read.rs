@@ -254,7 +254,7 @@ fn push(profile: &mut Profile, pending: Option<Pending>, labels: Option<&mut Vec
 }
 
 /// Exactly `N` finite numbers from a blob of little-endian `SIZE`-byte floats.
-fn floats<T: Copy + Default + Into<f64>, const SIZE: usize, const N: usize>(
+pub(super) fn floats<T: Copy + Default + Into<f64>, const SIZE: usize, const N: usize>(
     blob: ValueRef<'_>,
     from_le_bytes: fn([u8; SIZE]) -> T,
 ) -> Option<[T; N]> {

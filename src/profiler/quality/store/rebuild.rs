@@ -9,8 +9,13 @@ use rusqlite::{TransactionBehavior, params};
 
 use crate::profiler::quality::embedder::Embedding;
 use crate::profiler::quality::format::format_numbers;
-use crate::profiler::quality::store::write::{Name, little_endian, ord_of};
+use crate::profiler::quality::store::write::{Name, embedding_blob, format_blob, ord_of};
 use crate::profiler::quality::store::{QualityStore, StoreError};
+
+/// Texts of prompts, and of feedback that keeps them, that are not staged yet.
+const MISSING: &str =
+    "SELECT text FROM (SELECT text FROM prompts UNION SELECT text FROM feedback WHERE text IS NOT NULL)
+     WHERE text NOT IN (SELECT text FROM staging.vectors)";
 
 /// A rebuild under way. Dropping it keeps what was staged; the next one by the same model goes on.
 pub struct Rebuild<'s> {
@@ -45,10 +50,9 @@ impl Rebuild<'_> {
     /// # Errors
     /// [`StoreError`] if the store cannot be read.
     pub fn n_missing(&self) -> Result<usize, StoreError> {
-        let sql =
-            "SELECT count(DISTINCT text) FROM prompts WHERE text NOT IN (SELECT text FROM staging.vectors)";
+        let sql = format!("SELECT count(*) FROM ({MISSING})");
         let n: i64 =
-            self.store.connection.query_row(sql, [], |row| row.get(0)).map_err(|e| self.store.failed(&e))?;
+            self.store.connection.query_row(&sql, [], |row| row.get(0)).map_err(|e| self.store.failed(&e))?;
         Ok(usize::try_from(n).unwrap_or_default())
     }
 
@@ -57,11 +61,10 @@ impl Rebuild<'_> {
     /// # Errors
     /// [`StoreError`] if the store cannot be read.
     pub fn missing(&self, n: usize) -> Result<Vec<String>, StoreError> {
-        let sql =
-            "SELECT DISTINCT text FROM prompts WHERE text NOT IN (SELECT text FROM staging.vectors) LIMIT ?1";
+        let sql = format!("{MISSING} LIMIT ?1");
         let connection = &self.store.connection;
         connection
-            .prepare(sql)
+            .prepare(&sql)
             .and_then(|mut statement| {
                 statement.query_map([i64::try_from(n).unwrap_or(i64::MAX)], |row| row.get(0))?.collect()
             })
@@ -79,13 +82,9 @@ impl Rebuild<'_> {
     fn write(&mut self, made: &[(String, Embedding)]) -> rusqlite::Result<()> {
         let transaction = self.store.connection.transaction()?;
         for (text, embedding) in made {
-            transaction.prepare("INSERT OR REPLACE INTO staging.vectors VALUES (?1, ?2, ?3)")?.execute(
-                params![
-                    text,
-                    little_endian(embedding.iter().map(|x| x.to_le_bytes())),
-                    little_endian(format_numbers(text).iter().map(|x| x.to_le_bytes()))
-                ],
-            )?;
+            transaction
+                .prepare("INSERT OR REPLACE INTO staging.vectors VALUES (?1, ?2, ?3)")?
+                .execute(params![text, embedding_blob(embedding), format_blob(&format_numbers(text))])?;
         }
         transaction.commit()
     }
@@ -122,6 +121,14 @@ impl Rebuild<'_> {
         if i64::try_from(n_replaced).is_ok_and(|n| n < n_prompts) {
             return Ok(false);
         }
+        transaction.execute(
+            "UPDATE main.feedback SET embedding = made.embedding, format = made.format, embedder = ?1
+             FROM staging.vectors AS made WHERE made.text = main.feedback.text",
+            [embedder],
+        )?;
+        // What clients said of prompts that were not kept cannot be compared any more; the scores stay.
+        let sql = "UPDATE main.feedback SET embedding = NULL, embedder = NULL WHERE embedder <> ?1";
+        transaction.execute(sql, [embedder])?;
         transaction.execute("DELETE FROM embedders WHERE ord <> ?1", [embedder])?;
         transaction.commit()?;
         Ok(true)

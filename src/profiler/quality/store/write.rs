@@ -3,7 +3,7 @@
 use rusqlite::{OptionalExtension, Transaction, TransactionBehavior, params};
 
 use crate::profiler::quality::embedder::{EMBEDDING_DIMENSIONS, Embedding};
-use crate::profiler::quality::format::format_numbers;
+use crate::profiler::quality::format::{FORMAT_NUMBERS, format_numbers};
 use crate::profiler::quality::store::{QualityStore, StoreError};
 
 /// One profiled prompt, checked.
@@ -97,6 +97,7 @@ pub(super) enum Name<'a> {
     Model(&'a str),
 }
 
+/// The number of `name`, which is given one where it has none.
 pub(super) fn ord_of(transaction: &Transaction<'_>, name: Name<'_>) -> rusqlite::Result<i64> {
     let dimensions = i64::try_from(EMBEDDING_DIMENSIONS).unwrap_or(i64::MAX);
     match name {
@@ -118,7 +119,7 @@ pub(super) fn ord_of(transaction: &Transaction<'_>, name: Name<'_>) -> rusqlite:
 }
 
 /// `None` if the prompt comes without an embedding but the store does not hold its text.
-fn write_prompt(
+pub(super) fn write_prompt(
     transaction: &Transaction<'_>,
     embedder: i64,
     prompt: &StoredPrompt,
@@ -135,8 +136,8 @@ fn write_prompt(
     if known.is_some() {
         transaction.prepare("DELETE FROM prompts WHERE id = ?1")?.execute([&prompt.id])?;
     }
-    let embedding = little_endian(embedding.iter().map(|x| x.to_le_bytes()));
-    let format = little_endian(format_numbers(&prompt.text).iter().map(|x| x.to_le_bytes()));
+    let embedding = embedding_blob(embedding);
+    let format = format_blob(&format_numbers(&prompt.text));
     transaction
         .prepare(
             "INSERT INTO prompts (id, text, benchmark, task, source, license, embedder, embedding, format)
@@ -157,9 +158,14 @@ fn write_prompt(
     Ok(Some(if known.is_some() { RowOutcome::Updated } else { RowOutcome::Inserted }))
 }
 
-/// The numbers of a vector as they stand in the database.
-pub(super) fn little_endian<const SIZE: usize>(numbers: impl Iterator<Item = [u8; SIZE]>) -> Vec<u8> {
-    numbers.flatten().collect()
+/// An embedding as the database holds it.
+pub(super) fn embedding_blob(embedding: &[f32; EMBEDDING_DIMENSIONS]) -> Vec<u8> {
+    embedding.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+/// Format numbers as the database holds them.
+pub(super) fn format_blob(format: &[f64; FORMAT_NUMBERS]) -> Vec<u8> {
+    format.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
 /// Whether anything changed.
