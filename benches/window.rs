@@ -260,8 +260,12 @@ fn request(n: usize) -> RoutingRequest {
 fn arrival(n: usize) -> Arrival {
     let m = DESTINATIONS as usize;
     let quality = (0..m).map(|d| Quality(0.3 + 0.05 * ((d + n) % m) as f64)).collect();
-    let prediction =
-        Prediction { quality, completion_tokens: vec![Tokens(250.0); m], source: QualitySource::Store };
+    let prediction = Prediction {
+        quality,
+        completion_tokens: vec![Tokens(250.0); m],
+        cluster_error: Vec::new(),
+        source: QualitySource::Store,
+    };
     Arrival {
         ticket: Ticket(n as u64),
         request: Arc::new(request(n)),

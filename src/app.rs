@@ -33,6 +33,7 @@ use crate::proxy::stack::Guarded;
 use crate::proxy::{Api, ApiParams, server};
 use crate::request_manager::admission::{ModelDirectory, VirtualModel};
 use crate::request_manager::{RequestManager, ServeLimits};
+use crate::routing::PolicyKind;
 use crate::scheduler::{Fleet, Scheduler};
 use crate::telemetry::decision_log::{DecisionLog, LogWriter};
 use crate::units::Tokens;
@@ -376,15 +377,6 @@ fn start_quality(
     destinations: &[Destination],
     registry: &Registry,
 ) -> prometheus::Result<QualityService> {
-    let quality = &config.quality;
-    let params = QualityParams {
-        store: quality.store.clone(),
-        mode: quality.mode,
-        neighbours: quality.neighbours as usize,
-        min_similarity: quality.min_similarity,
-        prior_strength: quality.prior_strength,
-        feedback: quality.feedback.clone(),
-    };
     let embedder = EmbedderParams {
         library: config.embedder.library.clone(),
         model: config.embedder.model.clone(),
@@ -400,6 +392,9 @@ fn start_quality(
             })
             .collect(),
     };
+    let mut policies = config.switchback.iter().flat_map(|of| &of.policies).chain([&config.routing.policy]);
+    let predicts_clusters = policies.any(|policy| *policy == PolicyKind::Uniroute);
+    let params = QualityParams { predicts_clusters, ..config.quality.params() };
     QualityService::start(&params, &embedder, priors, registry)
 }
 

@@ -8,8 +8,8 @@ use super::reader::{Field, Section};
 use crate::domain::request::Weights;
 use crate::planning::params::{WindowClose, WindowOrder, WindowParams};
 use crate::profiler::prefix::PrefixParams;
-use crate::profiler::quality::EstimatorMode;
 use crate::profiler::quality::feedback::FeedbackParams;
+use crate::profiler::quality::{EstimatorMode, OodGate, QualityParams};
 use crate::routing::params::{CompletionModel, EnergyModel, ObjectiveMode, PolicyKind, TimeTerm};
 use crate::units::Seconds;
 
@@ -181,10 +181,14 @@ pub struct QualityConfig {
     pub mode: EstimatorMode,
     /// `neighbours` consulted, 1 to 10000; default 160.
     pub neighbours: u32,
+    /// `sharpness`: how fast a neighbour's weight falls with its distance (mode `format_aware`), 0 to 100; default 5.
+    pub sharpness: f64,
     /// `min_similarity`: cosine below which a neighbour does not count (mode `paper`), -1 to 1; default 0.3.
     pub min_similarity: f64,
     /// `prior_strength`: weight of the destination mean against the neighbours, 0 to 1000; default 0.1.
     pub prior_strength: f64,
+    /// `ood`: what is predicted for prompts unlike every profiled one; default `soft`.
+    pub ood: OodGate,
     /// `embed_wait_ms`: longest wait for an embedding, 0 to 10000; default 50. In a `fixed` window at
     /// least the window's length, which passes anyway.
     pub embed_wait: Duration,
@@ -201,10 +205,28 @@ impl QualityConfig {
             store: s.path("store", "quality"),
             mode: s.choice("mode", EstimatorMode::ALL, EstimatorMode::FormatAware),
             neighbours: s.count("neighbours", 1..=10_000, 160),
+            sharpness: s.float("sharpness", 0.0..=100.0, 5.0),
             min_similarity: s.float("min_similarity", -1.0..=1.0, 0.3),
             prior_strength: s.float("prior_strength", 0.0..=1_000.0, 0.1),
+            ood: s.choice("ood", OodGate::ALL, OodGate::Soft),
             embed_wait: s.ms("embed_wait_ms", 0.0..=10_000.0, 50.0),
             feedback: s.section("feedback", read_feedback),
+        }
+    }
+
+    /// What the estimator is told, but for what policies ask of it.
+    #[must_use]
+    pub fn params(&self) -> QualityParams {
+        QualityParams {
+            store: self.store.clone(),
+            mode: self.mode,
+            neighbours: self.neighbours as usize,
+            sharpness: self.sharpness,
+            min_similarity: self.min_similarity,
+            prior_strength: self.prior_strength,
+            ood: self.ood,
+            predicts_clusters: false,
+            feedback: self.feedback.clone(),
         }
     }
 }

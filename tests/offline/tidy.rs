@@ -15,7 +15,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("plot", &[]),
     ("simulate", &["units", "domain", "statistics", "routing", "planning", "plot"]),
     ("endpoint", &["units", "domain", "telemetry"]),
-    ("profiler", &["units", "domain", "endpoint", "telemetry"]),
+    ("profiler", &["units", "domain", "statistics", "endpoint", "telemetry"]),
     (
         "scheduler",
         &[

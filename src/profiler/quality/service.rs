@@ -9,6 +9,7 @@
 pub(crate) mod by_hand;
 mod learning;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
@@ -18,6 +19,7 @@ use tokio::sync::oneshot;
 
 use crate::domain::{Prediction, QualitySource};
 use crate::profiler::quality::cache::{EmbeddingCache, TextKey};
+use crate::profiler::quality::clusters::PromptClusters;
 use crate::profiler::quality::embedder::{self, Embedder, EmbedderError, Embedding, LoadedEmbedder};
 use crate::profiler::quality::estimator::profile::Profile;
 use crate::profiler::quality::estimator::{Estimator, Scratch};
@@ -66,9 +68,13 @@ struct Off {
 /// What the threads share.
 struct Predictor {
     estimator: Estimator,
+    /// Where a policy asks for them.
+    clusters: Option<PromptClusters>,
+    /// Where the index is kept.
+    store: PathBuf,
     live: LiveFeedback,
     model_sha256: String,
-    priors: FleetPriors,
+    priors: Priors,
     metrics: QualityMetrics,
     cache: EmbeddingCache,
     to_embed: JobQueue<EmbedJob>,
@@ -129,6 +135,7 @@ impl QualityService {
         let prepared = prepare(params, embedder, &priors, &metrics);
         let waking = prepared.as_ref().err().filter(|why| why.is_emptiness());
         let waking = waking.map(|_| Waking::new(params, embedder, &priors));
+        let priors = Priors { fleet: priors, predicts_clusters: params.predicts_clusters };
         let service = Self::assemble(prepared, embedder, priors, metrics, waking);
         service.announce();
         Ok(service)
@@ -137,11 +144,11 @@ impl QualityService {
     fn assemble(
         prepared: Result<Prepared, Unavailable>,
         params: &EmbedderParams,
-        priors: FleetPriors,
+        priors: Priors,
         metrics: QualityMetrics,
         waking: Option<Waking>,
     ) -> Self {
-        let labelled = |source: &QualitySource| Arc::new(prior(&priors, *source));
+        let labelled = |source: &QualitySource| Arc::new(priors.labelled(*source));
         let by_source = QualitySource::ALL.iter().map(labelled).collect();
         let started = prepared
             .map_err(Off::from)
@@ -253,9 +260,30 @@ impl From<Unavailable> for Off {
     }
 }
 
+/// What is predicted where nothing can be looked up.
+struct Priors {
+    fleet: FleetPriors,
+    predicts_clusters: bool,
+}
+
+impl Priors {
+    fn labelled(&self, source: QualitySource) -> Prediction {
+        let destinations = &self.fleet.destinations;
+        let errors = destinations.iter().filter(|_| self.predicts_clusters).map(|d| 1.0 - d.quality.get());
+        Prediction {
+            quality: destinations.iter().map(|prior| prior.quality).collect(),
+            completion_tokens: destinations.iter().map(|prior| prior.completion_tokens).collect(),
+            cluster_error: errors.collect(),
+            source,
+        }
+    }
+}
+
 /// What prompts are looked up with and in.
 struct Prepared {
     estimator: Estimator,
+    clusters: Option<PromptClusters>,
+    store: PathBuf,
     live: LiveFeedback,
     loaded: LoadedEmbedder,
 }
@@ -291,13 +319,15 @@ impl Prepared {
         priors: &FleetPriors,
         params: &QualityParams,
     ) -> Self {
-        let estimator = Estimator::new(profile, priors, params);
+        let clusters = params.predicts_clusters.then(|| PromptClusters::new(&profile, priors));
+        let mut estimator = Estimator::new(profile, priors, params);
+        estimator.map_index(&params.store);
         let models = priors.destinations.iter().map(|prior| Arc::clone(&prior.model));
         let live = LiveFeedback::new(models, &params.feedback);
         for row in &feedback {
             learning::recall(&live, &estimator, row);
         }
-        Self { estimator, live, loaded }
+        Self { estimator, clusters, store: params.store.clone(), live, loaded }
     }
 }
 
@@ -305,12 +335,14 @@ impl Prepared {
 fn start_predictor(
     prepared: Prepared,
     params: &EmbedderParams,
-    priors: FleetPriors,
+    priors: Priors,
     metrics: QualityMetrics,
 ) -> Result<Arc<Predictor>, Off> {
-    let Prepared { estimator, live, loaded } = prepared;
+    let Prepared { estimator, clusters, store, live, loaded } = prepared;
     let predictor = Arc::new(Predictor {
         estimator,
+        clusters,
+        store,
         live,
         model_sha256: loaded.model_sha256,
         priors,
@@ -329,7 +361,7 @@ fn start_predictor(
     });
     let others = [
         spawn("cema-lookup".to_owned(), Box::new(Predictor::run_lookups)),
-        spawn("cema-index".to_owned(), Box::new(Predictor::build_index)),
+        spawn("cema-index".to_owned(), Box::new(Predictor::prepare)),
     ];
     if let Some(error) = embedding.chain(others).find_map(Result::err) {
         predictor.to_embed.close();
@@ -372,7 +404,7 @@ impl Predictor {
                     drop(reply.send(self.look_up(&job.text, &embedding, &mut buffers)));
                 }
                 (Reply::Prediction(reply), None) => {
-                    drop(reply.send(prior(&self.priors, QualitySource::NoEmbedder)));
+                    drop(reply.send(self.priors.labelled(QualitySource::NoEmbedder)));
                 }
                 (Reply::Embedding(reply), Some(embedding)) => drop(reply.send(embedding)),
                 (Reply::Embedding(_), None) => {}
@@ -389,9 +421,12 @@ impl Predictor {
         }
     }
 
-    fn build_index(&self) {
-        if let Err(error) = self.estimator.build_index() {
-            tracing::warn!(error, "quality index not built, every prediction scans the whole store");
+    fn prepare(&self) {
+        if let Err(error) = self.estimator.prepare(Some(&self.store)) {
+            tracing::warn!(
+                error,
+                "quality index not built or not kept: predictions scan, or the next start is slow"
+            );
         }
     }
 
@@ -427,20 +462,18 @@ impl Predictor {
         let mut estimate = self.estimator.predict(embedding, &format, &mut buffers.profile);
         let to_blend = (&mut estimate, &mut buffers.live);
         self.live.blend(&self.estimator, (embedding, &format), unix_now(), to_blend);
+        if let Some(clusters) = &self.clusters {
+            estimate.prediction.cluster_error = clusters.error_of(clusters.of(embedding)).to_vec();
+        }
         self.metrics.evidence.observe(estimate.evidence);
+        if estimate.has_low_evidence() {
+            self.metrics.low_evidence_total.inc();
+        }
         estimate.prediction
     }
 
     fn queue_depth(&self) -> i64 {
         i64::try_from(self.to_embed.len()).unwrap_or(i64::MAX)
-    }
-}
-
-fn prior(priors: &FleetPriors, source: QualitySource) -> Prediction {
-    Prediction {
-        quality: priors.destinations.iter().map(|prior| prior.quality).collect(),
-        completion_tokens: priors.destinations.iter().map(|prior| prior.completion_tokens).collect(),
-        source,
     }
 }
 
@@ -501,7 +534,12 @@ mod tests {
         let mut profile = Profile::new(vec!["m".to_owned()]);
         let cell = ProfileCell { score: 1.0, completion_tokens: Some(50.0) };
         profile.push(&axis(0), [0.0; 14], &[Some(cell)]);
-        Prepared::new((profile, Vec::new()), loaded, &priors(), &QualityParams::default())
+        let params = QualityParams { predicts_clusters: true, ..QualityParams::default() };
+        Prepared::new((profile, Vec::new()), loaded, &priors(), &params)
+    }
+
+    fn clustered_priors() -> Priors {
+        Priors { fleet: priors(), predicts_clusters: true }
     }
 
     fn fixture(queue: usize) -> Fixture {
@@ -512,7 +550,8 @@ mod tests {
         let registry = Registry::new();
         let metrics = QualityMetrics::register(&registry).unwrap();
         let params = EmbedderParams { queue, ..EmbedderParams::default() };
-        let service = QualityService::assemble(Ok(prepared(loaded)), &params, priors(), metrics, None);
+        let service =
+            QualityService::assemble(Ok(prepared(loaded)), &params, clustered_priors(), metrics, None);
         Fixture { service, asked, answers, registry }
     }
 
@@ -533,6 +572,8 @@ mod tests {
         assert_eq!(prediction.source, QualitySource::Store);
         assert!((prediction.quality[0].0 - 1.0).abs() < 1e-6, "{prediction:?}");
         assert_eq!(prediction.quality[1], Quality(0.6));
+        assert_eq!(prediction.cluster_error, [0.0, 0.4]);
+        assert_eq!(f.service.prior(QualitySource::Late).cluster_error, [0.4, 0.4]);
         assert!((prediction.completion_tokens[0].0 - 50.0).abs() < 1e-6, "{prediction:?}");
     }
 
@@ -598,7 +639,7 @@ mod tests {
         let service = QualityService::assemble(
             Ok(prepared(loaded)),
             &EmbedderParams::default(),
-            priors(),
+            clustered_priors(),
             metrics,
             None,
         );
@@ -639,7 +680,8 @@ mod tests {
     fn without_the_embedder_priors_are_given_and_the_reason_is_told() {
         let prepared = Err(Unavailable::Embedder(EmbedderError::NotBuilt));
         let metrics = QualityMetrics::register(&Registry::new()).unwrap();
-        let service = QualityService::assemble(prepared, &EmbedderParams::default(), priors(), metrics, None);
+        let service =
+            QualityService::assemble(prepared, &EmbedderParams::default(), clustered_priors(), metrics, None);
         let prediction = predicted(service.predict("hello"));
         assert_eq!(prediction, service.prior(QualitySource::NoEmbedder));
         assert!(service.status().contains("no embedder"), "{}", service.status());

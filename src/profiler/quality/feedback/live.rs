@@ -152,7 +152,7 @@ impl LiveFeedback {
             let score = rows.scores[neighbour.row as usize];
             let age_s = (now - score.given_at).max(0.0);
             let decay = self.half_life_s.map_or(1.0, |half_life_s| (-age_s / half_life_s).exp2());
-            let weight = self.weight * decay * estimator.weight(neighbour);
+            let weight = self.weight * decay * estimator.kernel().weight(neighbour);
             let (scored, total) = &mut sums[score.column];
             *scored += weight * score.score;
             *total += weight;

@@ -9,7 +9,7 @@ use crate::profiler::quality::embedder::{EMBEDDING_DIMENSIONS, LoadedEmbedder};
 use crate::profiler::quality::estimator::profile::{Profile, ProfileCell};
 use crate::profiler::quality::metrics::QualityMetrics;
 use crate::profiler::quality::params::{DestinationPrior, EmbedderParams, FleetPriors, QualityParams};
-use crate::profiler::quality::service::{Predictor, Prepared, QualityService, Reply};
+use crate::profiler::quality::service::{Predictor, Prepared, Priors, QualityService, Reply};
 use crate::units::{Quality, Tokens};
 
 /// The test's end of the queue of prompts to embed.
@@ -30,6 +30,7 @@ impl ByHand {
         let loaded = LoadedEmbedder { model_sha256: String::new(), workers: Vec::new() };
         let metrics = QualityMetrics::register(&Registry::new()).unwrap();
         let prepared = Prepared::new((profile, Vec::new()), loaded, &priors, &QualityParams::default());
+        let priors = Priors { fleet: priors, predicts_clusters: false };
         let service =
             QualityService::assemble(Ok(prepared), &EmbedderParams::default(), priors, metrics, None);
         let by_hand = Self(Arc::clone(service.0.active.get().unwrap()));

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use tokio::sync::oneshot;
 
-use super::{EmbedJob, Predictor, Prepared, QualityService, Reply, start_predictor};
+use super::{EmbedJob, Predictor, Prepared, Priors, QualityService, Reply, start_predictor};
 use crate::profiler::quality::embedder::{self, EMBEDDING_DIMENSIONS, Embedding};
 use crate::profiler::quality::estimator::Estimator;
 use crate::profiler::quality::estimator::profile::Profile;
@@ -91,6 +91,7 @@ impl QualityService {
         let woken = embedder::load(&embedder).map_err(|error| error.to_string()).and_then(|loaded| {
             let empty = (Profile::new(models), Vec::new());
             let prepared = Prepared::new(empty, loaded, &priors, &params);
+            let priors = Priors { fleet: priors, predicts_clusters: params.predicts_clusters };
             start_predictor(prepared, &embedder, priors, self.0.metrics.clone()).map_err(|off| off.reason)
         });
         match woken {

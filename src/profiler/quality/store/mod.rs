@@ -7,7 +7,9 @@
 
 mod feedback;
 mod profiled;
+mod prompts;
 mod read;
+mod rebuild;
 mod write;
 
 use std::path::{Path, PathBuf};
@@ -17,7 +19,9 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 pub use feedback::{FeedbackRow, FeedbackWritten, StoredFeedback};
 pub use profiled::ProfiledAnswer;
-pub use read::{ModelStats, StoreStats, TagStats};
+pub use prompts::PruneFilter;
+pub use read::{LabelledProfile, ModelStats, RowLabel, StoreStats, TagStats};
+pub use rebuild::Rebuild;
 pub use write::{RowOutcome, StoredPrompt, StoredScore};
 
 /// File name of the database in the store's directory.
