@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use super::sample::{Sample, ServerTimings};
 use crate::domain::{ApiCall, Destination};
 use crate::endpoint::answer::{EventKind, Usage, classify_event};
+use crate::endpoint::causes::with_causes;
 use crate::endpoint::coding::{ContentCoding, DecodedBody};
 use crate::endpoint::sse::{Scanner, SseEvent};
 use crate::endpoint::upstream_error::UpstreamError;
@@ -62,18 +63,6 @@ impl AskError {
     pub(super) fn is_about_the_moment(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if matches!(*status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE))
     }
-}
-
-/// An error and what caused it, in one line.
-fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 /// Sends `prompt` as a chat and reads the answer of up to `max_tokens` to its end.

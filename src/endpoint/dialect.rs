@@ -51,7 +51,8 @@ impl EndpointKind {
     /// Reads the answer of the health page.
     ///
     /// llama.cpp answers 503 `Loading model` while it loads. vLLM listens only once it has loaded; its 503
-    /// is an engine that died. Ollama has no loading state: its first request waits.
+    /// is an engine that died. Ollama has no loading state: its first request waits. Of the others, some have no page of
+    /// models; to answer that is a sign of life.
     #[must_use]
     pub fn read_health(self, status: StatusCode, body: &[u8]) -> Health {
         let loads = match self {
@@ -61,6 +62,7 @@ impl EndpointKind {
         };
         match status {
             _ if status.is_success() => Health::Ready,
+            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED if self == Self::OpenAi => Health::Ready,
             StatusCode::TOO_MANY_REQUESTS => Health::Busy,
             StatusCode::SERVICE_UNAVAILABLE if loads => Health::Loading,
             _ => Health::Down,
@@ -256,6 +258,8 @@ mod tests {
             (OpenAi, 429, b"", Health::Busy),
             (OpenAi, 503, b"", Health::Loading),
             (OpenAi, 401, b"", Health::Down),
+            (OpenAi, 404, b"", Health::Ready),
+            (OpenAi, 405, b"", Health::Ready),
         ] {
             let status = StatusCode::from_u16(status).unwrap();
             assert_eq!(kind.read_health(status, body), health, "{kind} {status}");

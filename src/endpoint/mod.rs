@@ -2,6 +2,7 @@
 //! answers say.
 
 mod body;
+pub mod causes;
 mod connect_time;
 mod connection;
 mod idle;

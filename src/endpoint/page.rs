@@ -13,6 +13,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tokio::time::timeout;
 
+use super::causes::innermost;
 use super::pool::tls_config;
 
 /// Most that is read of a page.
@@ -84,13 +85,4 @@ impl PageClient {
         let body = Limited::new(response.into_body(), PAGE_BYTES_MAX).collect().await;
         Ok(body.map_err(PageError::Body)?.to_bytes())
     }
-}
-
-/// What the chain of causes ends in, which is what says something.
-fn innermost(error: &dyn Error) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
 }

@@ -94,6 +94,14 @@ impl Failure {
         }
     }
 
+    /// The status it answered with, if it answered.
+    pub(super) fn status(&self) -> Option<u16> {
+        match self {
+            Self::Answered { error, .. } => Some(error.status.as_u16()),
+            _ => None,
+        }
+    }
+
     fn is_about_the_router(&self) -> bool {
         matches!(self, Self::Answered { error, .. } if is_about_the_router(error.status))
     }

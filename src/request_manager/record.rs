@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::time::Instant;
+use tracing::warn;
 
 use super::World;
 use super::key_budget::KeyUse;
@@ -237,6 +238,12 @@ impl Record {
     /// The endpoint failed a stream that was with the client already.
     pub(super) fn failed_attempt(&self, reason: &str) {
         self.metrics.failed_attempt(reason);
+    }
+
+    /// An answer that the client has begun to read could not be completed.
+    pub(super) fn warn_of_cut(&self, why: &str) {
+        let destination = self.dispatch.as_ref().map(|of| of.destinations[of.ord.idx()].id.as_str());
+        warn!(request_id = self.request_id(), destination, why, "an answer under way was cut");
     }
 
     /// Content has come; only the first time counts, and is told.

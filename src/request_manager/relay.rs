@@ -254,6 +254,9 @@ impl RelayBody {
         outcome: Outcome,
         words: &LastWords,
     ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        if let (Outcome::Failed, Some(books)) = (outcome, &self.books) {
+            books.record.warn_of_cut(why);
+        }
         self.close_books(outcome);
         self.stream.rest = Rest::Nothing;
         if self.stream.meter.is_none() {

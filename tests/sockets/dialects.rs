@@ -38,11 +38,13 @@ async fn state_of(router: &Router) -> String {
 async fn each_kind_is_asked_on_its_own_health_page() {
     let version: Page = || json(200, VERSION);
     let status: Page = || json(200, r#"{"status":"ok"}"#);
-    let cases: [(&str, Page, Kind); 4] = [
+    let cases: [(&str, Page, Kind); 5] = [
         ("/health", healthy, |node| node),
         ("/health", status, Node::llamacpp),
         ("/api/version", version, Node::ollama),
         ("/v1/models", || models(&["m"]), Node::openai),
+        // It has no page of models.
+        ("/", healthy, Node::openai),
     ];
     for (page, answer, kind) in cases {
         let endpoint = healthy_on(page, answer).await;

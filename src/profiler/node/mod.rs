@@ -16,12 +16,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use http::StatusCode;
 use prometheus::{IntGaugeVec, Opts, Registry};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
 
 use crate::domain::{Availability, EndpointOrd};
+use crate::endpoint::causes::with_causes;
 use crate::endpoint::dialect::Health;
 use crate::endpoint::{EndpointPool, SendError};
 
@@ -71,6 +73,8 @@ struct Node {
     inflight: AtomicU32,
     /// The clock of the state may have changed.
     changed: Notify,
+    /// Why it was down when last probed, as the log has it.
+    told: Mutex<Option<String>>,
 }
 
 /// A request under way at an endpoint. Dropped without an outcome, its client left.
@@ -168,6 +172,7 @@ impl FleetHealth {
                 state: Mutex::new(EndpointState::new(params.breaker, params.cooling, seed)),
                 inflight: AtomicU32::new(0),
                 changed: Notify::new(),
+                told: Mutex::default(),
             });
         }
         let states = watch::Sender::new(vec![Availability::Down; nodes.len()].into());
@@ -264,23 +269,29 @@ impl FleetHealth {
                 Health::Ready => self.set_probed(endpoint, Availability::Ready),
                 Health::Loading => self.set_probed(endpoint, Availability::Loading),
                 Health::Busy => {}
-                Health::Down => {
-                    warn!(
-                        endpoint = spec.name,
-                        status = status.as_u16(),
-                        "its health page answers with an error"
-                    );
-                    self.set_probed(endpoint, Availability::Down);
-                }
+                Health::Down => self.is_down(endpoint, &path, format!("status {status}{}", hint(status))),
             },
             Err(SendError::FirstByteTimeout(_)) if self.inflight(endpoint) > 0 => {
                 self.update(endpoint, |state, _| state.silent_at_work());
             }
-            Err(_) => self.set_probed(endpoint, Availability::Down),
+            Err(error) => self.is_down(endpoint, &path, with_causes(&error)),
         }
     }
 
+    /// A probe found it down; the log says why, once for each reason in a row.
+    fn is_down(&self, endpoint: EndpointOrd, path: &str, reason: String) {
+        let mut told = self.node(endpoint).told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.as_ref() != Some(&reason) {
+            let spec = self.shared.pool.spec(endpoint);
+            warn!(endpoint = spec.name, kind = %spec.kind, path, reason, "its health page does not say that it is up");
+            *told = Some(reason);
+        }
+        drop(told);
+        self.update(endpoint, |state, _| state.probed(Availability::Down));
+    }
+
     fn set_probed(&self, endpoint: EndpointOrd, probed: Availability) {
+        *self.node(endpoint).told.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.update(endpoint, |state, _| state.probed(probed));
     }
 
@@ -324,6 +335,15 @@ impl FleetHealth {
             self.shared.busy.with_label_values(&[name]).set(i64::from(is.availability == Availability::Busy));
             info!(endpoint = name, state = is.availability.as_str(), "endpoint state changed");
         }
+    }
+}
+
+/// What may mend it.
+fn hint(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        401 | 403 => " (is its `api_key_env` right?)",
+        404 => " (are its `url` and `kind` right?)",
+        _ => "",
     }
 }
 
