@@ -298,6 +298,44 @@ async fn a_cap_that_is_wrong_is_said_and_gives_way_where_it_was_a_default() {
 }
 
 #[tokio::test]
+async fn what_is_sent_while_a_page_is_read_is_not_taken_for_others_when_the_cache_is_full() {
+    let (page_gate, chat_gate) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (page_passes, chat_passes) = (Arc::clone(&page_gate), Arc::clone(&chat_gate));
+    let full = vllm_page(2, 0).replace(
+        "kv_cache_usage_perc{engine=\"0\",model_name=\"smollm2-135m-instruct\"} 0.0",
+        "kv_cache_usage_perc{engine=\"0\",model_name=\"smollm2-135m-instruct\"} 1.0",
+    );
+    let endpoint = FakeEndpoint::start(move |request| match &*request.head.path() {
+        "/health" => healthy(),
+        "/metrics" => {
+            [vec![Step::Gate(Arc::clone(&page_passes))], with_type(200, "text/plain; version=0.0.4", &full)]
+                .concat()
+        }
+        _ => [vec![Step::Gate(Arc::clone(&chat_passes))], chat("m", "hello")].concat(),
+    })
+    .await;
+    let model = "{name: m, throughput: {max_concurrency: 4}}";
+    let router = Router::start(&[node("a", endpoint.url()).model(model)], CHEAPEST_FIRST).await;
+    let is_page = |request: &Recorded| request.head.path() == "/metrics";
+    let mut n_seen = 1;
+    while !endpoint.requests_reach(n_seen).await.iter().any(is_page) {
+        n_seen += 1;
+    }
+    let body = ask("m");
+    let asked = async { tokio::join!(router.chat(&body), router.chat(&body)) };
+    let looked = async {
+        endpoint.posts_reach(2).await;
+        page_gate.add_permits(1);
+        let shown =
+            destinations(&router, "the page to be read", |shown| shown[0]["max_concurrency"] != 4).await;
+        chat_gate.add_permits(2);
+        shown
+    };
+    let (_, shown) = tokio::join!(asked, looked);
+    assert_eq!(shown[0]["max_concurrency"], 2, "both that run are the router's own");
+}
+
+#[tokio::test]
 async fn a_llamacpp_that_may_sleep_is_asked_for_its_queue_only_while_it_works() {
     let is_asleep = Arc::new(AtomicBool::new(true));
     let asleep = Arc::clone(&is_asleep);

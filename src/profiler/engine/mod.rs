@@ -134,6 +134,8 @@ impl EngineProfiler {
                 told = Told::default();
                 clocks.fill(PageClock::default());
             }
+            // What has been sent since the pages were asked for may be in what they say.
+            let own_inflight = own_inflight.max(self.shared.health.inflight(endpoint));
             let names = &self.shared.models[endpoint.idx()];
             self.publish(endpoint, told.reading(names, own_inflight, read_at));
             sleep(ROUND_EVERY.mul_f64(jitter.random_range(1.0 - JITTER..=1.0 + JITTER))).await;
