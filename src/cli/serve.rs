@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::app::App;
-use crate::config::Config;
 use crate::telemetry::logging::{self, LogFormat};
 
 /// Run the router in the foreground until SIGTERM or Ctrl-C.
@@ -33,10 +32,9 @@ pub struct ServeArgs {
 /// A configuration with faults, an address in use, a filter that cannot be read.
 pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     logging::init(args.log_format, Some(&args.log))?;
-    let config = Config::load(&args.config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let app = App::start(config).await?;
+        let app = App::start_from(&args.config).await?;
         app.run().await
     })?;
     Ok(ExitCode::SUCCESS)

@@ -13,9 +13,10 @@ pub mod key_budget;
 mod metrics;
 mod record;
 mod relay;
+mod request_line;
 
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -165,6 +166,18 @@ pub struct RequestManager {
     metrics: Arc<RequestMetrics>,
 }
 
+/// Tells whether requests are still served by a manager, or by one that went on from it.
+#[derive(Debug, Clone)]
+pub struct Pulse(Weak<RequestMetrics>);
+
+impl Pulse {
+    /// Whether every manager is gone, and every request over.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
 /// What bounds the work for requests.
 #[derive(Debug, Clone)]
 pub struct ServeLimits {
@@ -209,10 +222,22 @@ impl RequestManager {
         Ok(Self { scheduler, world: Arc::new(world), usage, limits, metrics })
     }
 
+    /// A manager that goes on with another handle to the same scheduler and other limits.
+    #[must_use]
+    pub fn reconfigured(&self, scheduler: Scheduler, limits: ServeLimits) -> Self {
+        Self { scheduler, limits, ..self.clone() }
+    }
+
+    /// What tells when the last request is over.
+    #[must_use]
+    pub fn pulse(&self) -> Pulse {
+        Pulse(Arc::downgrade(&self.metrics))
+    }
+
     /// The next best destination of a request placed lately; worked out only when asked for.
     #[must_use]
     pub fn runner_up(&self, request_id: &str) -> Option<&Destination> {
-        let ord = self.scheduler.decisions().find(request_id)?.runner_up(request_id)?;
+        let (ord, _) = self.scheduler.decisions().find(request_id)?.runner_up(request_id)?;
         self.scheduler.destinations().get(ord.idx())
     }
 
@@ -247,6 +272,7 @@ impl RequestManager {
         record.set_prefixes(std::mem::take(&mut call.prefixes));
         record.set_trial(self.scheduler.begin_trial(&call.request));
         let text = std::mem::take(&mut call.text);
+        record.set_text(&text);
         let served = {
             // In its place: too large to be moved about.
             let mut sending = pin!(self.place_and_send(&call, text, &mut record));

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::Serialize;
 use tokio::time::Instant;
 
 use super::World;
 use super::key_budget::KeyUse;
 use super::metrics::RequestMetrics;
+use super::request_line::{RequestLine, short_sha256};
 use crate::domain::{Destination, DestinationOrd, PrefixChain, RequestEstimate, RoutingRequest, Work};
 use crate::endpoint::answer::Accounts;
 use crate::profiler::power::{EnergyShare, ExpectedWork};
@@ -16,7 +16,7 @@ use crate::profiler::prefix::{PrefixFound, PrefixVisit};
 use crate::profiler::speed::{Answered, Expected, Flight};
 use crate::scheduler::Placement;
 use crate::scheduler::switchback::{Ending, Realised, Trial};
-use crate::telemetry::decision_log::DecisionLog;
+use crate::telemetry::json_log::JsonLog;
 use crate::units::{Joules, Seconds, Tokens, Usd};
 
 /// How a request ended.
@@ -52,6 +52,8 @@ pub(super) struct Dispatch {
     pub(super) destinations: Arc<[Destination]>,
     pub(super) ord: DestinationOrd,
     pub(super) estimate: RequestEstimate,
+    /// Number of the plan.
+    pub(super) plan: u64,
     pub(super) prompt: Tokens,
     /// Of the prompt, expected in its cache.
     pub(super) cached: Tokens,
@@ -72,7 +74,7 @@ impl Dispatch {
 #[derive(Debug)]
 pub(super) struct Record {
     metrics: Arc<RequestMetrics>,
-    log: DecisionLog,
+    log: JsonLog,
     request: Arc<RoutingRequest>,
     pub(super) stream: bool,
     arrived: Instant,
@@ -94,11 +96,13 @@ pub(super) struct Record {
     client: Option<KeyUse>,
     /// Its part in the comparison of policies that take turns.
     trial: Option<Box<Trial>>,
+    /// Of what was asked, where it is written down.
+    prompt_sha256: Option<String>,
 }
 
 impl Record {
     pub(super) fn begin(
-        (metrics, log): (Arc<RequestMetrics>, DecisionLog),
+        (metrics, log): (Arc<RequestMetrics>, JsonLog),
         request: Arc<RoutingRequest>,
         stream: bool,
     ) -> Self {
@@ -123,6 +127,14 @@ impl Record {
             is_over: false,
             client: None,
             trial: None,
+            prompt_sha256: None,
+        }
+    }
+
+    /// The text that its quality is predicted from, of which the decision log has a hash.
+    pub(super) fn set_text(&mut self, text: &str) {
+        if self.log.is_on() && !text.is_empty() {
+            self.prompt_sha256 = Some(short_sha256(text));
         }
     }
 
@@ -203,6 +215,7 @@ impl Record {
             destinations: Arc::clone(destinations),
             ord: planned.destination,
             estimate: planned.estimate,
+            plan: placement.plan,
             prompt,
             cached: planned.cached,
             completion: planned.completion,
@@ -290,7 +303,8 @@ impl Record {
         };
         self.metrics.finished(&finished);
         if self.log.is_on() {
-            let line = RequestLine::new(&self.request.id, self.attempts, &finished);
+            let mut line = RequestLine::new(&self.request.id, self.attempts, &finished);
+            line.prompt_sha256 = self.prompt_sha256.take();
             self.log.record(move || line);
         }
         let modelled = finished.modelled_joules();
@@ -375,84 +389,6 @@ pub(super) struct Finished<'a> {
     pub(super) prompt: Option<Tokens>,
     pub(super) cached: Option<Tokens>,
     pub(super) completion: Option<Tokens>,
-}
-
-/// A finished request in the decision log, one line of it: what was predicted and what came of it.
-#[derive(Debug, Serialize)]
-struct RequestLine {
-    kind: &'static str,
-    id: Arc<str>,
-    destination: Option<String>,
-    outcome: &'static str,
-    stream: bool,
-    attempts: u32,
-    predicted: Option<PredictedLine>,
-    actual: ActualLine,
-}
-
-#[derive(Debug, Serialize)]
-struct PredictedLine {
-    quality: f64,
-    seconds: f64,
-    prompt_tokens: f64,
-    /// Of the prompt, expected in the cache of the destination because they were sent there before.
-    cached_prompt_tokens: f64,
-    completion_tokens: f64,
-    joules: f64,
-    usd: f64,
-}
-
-#[derive(Debug, Serialize)]
-struct ActualLine {
-    /// From dispatch to the last byte, as `seconds` is predicted.
-    seconds: Option<f64>,
-    /// From arrival to the last byte.
-    since_arrival_s: f64,
-    /// From arrival to the first content of a stream.
-    first_content_s: Option<f64>,
-    prompt_tokens: Option<f64>,
-    /// Of the prompt, found in its cache, where the endpoint tells.
-    cached_prompt_tokens: Option<f64>,
-    completion_tokens: Option<f64>,
-    /// By the model, at the tokens counted; measured energy has lines of its own.
-    modelled_joules: Option<f64>,
-    usd: Option<f64>,
-}
-
-impl RequestLine {
-    fn new(id: &Arc<str>, attempts: u32, finished: &Finished<'_>) -> Self {
-        let counted = finished.prompt.zip(finished.completion);
-        let charge = |dispatch: &Dispatch| {
-            counted.map(|(prompt, completion)| dispatch.destination().price.charge(prompt, completion).0)
-        };
-        Self {
-            kind: "request",
-            id: Arc::clone(id),
-            destination: finished.dispatch.map(|dispatch| dispatch.destination().id.to_string()),
-            outcome: finished.outcome.as_str(),
-            stream: finished.stream,
-            attempts,
-            predicted: finished.dispatch.map(|dispatch| PredictedLine {
-                quality: dispatch.estimate.quality.0,
-                seconds: dispatch.estimate.completion.0,
-                prompt_tokens: dispatch.prompt.0,
-                cached_prompt_tokens: dispatch.cached.0,
-                completion_tokens: dispatch.completion.0,
-                joules: dispatch.estimate.joules.0,
-                usd: dispatch.estimate.usd.0,
-            }),
-            actual: ActualLine {
-                seconds: finished.execution.map(|span| span.0),
-                since_arrival_s: finished.duration.0,
-                first_content_s: finished.to_first_content.map(|span| span.0),
-                prompt_tokens: finished.prompt.map(|tokens| tokens.0),
-                cached_prompt_tokens: finished.cached.map(|tokens| tokens.0),
-                completion_tokens: finished.completion.map(|tokens| tokens.0),
-                modelled_joules: finished.modelled_joules().map(|joules| joules.0),
-                usd: finished.dispatch.and_then(charge),
-            },
-        }
-    }
 }
 
 impl Finished<'_> {

@@ -39,6 +39,7 @@ mod public_faults;
 mod real_clients;
 mod real_embedder;
 mod real_llamacpp;
+mod reload;
 mod streaming;
 mod switchback;
 mod usage;
