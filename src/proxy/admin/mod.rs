@@ -8,7 +8,7 @@ mod what_if;
 
 use std::sync::Arc;
 
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use prometheus::proto::MetricFamily;
@@ -102,7 +102,7 @@ impl Admin {
             Resource::Metrics => Ok(encoded(&self.book.gather())),
             Resource::Alive => Ok(text(StatusCode::OK, "ok\n")),
             Resource::Ready => Ok(parts.readiness.answer()),
-            Resource::StatusPage => Ok(with_type(StatusCode::OK, "text/html; charset=utf-8", STATUS_PAGE)),
+            Resource::StatusPage => Ok(status_page()),
             Resource::Destinations => Ok(json_response(StatusCode::OK, destinations(&parts).to_string())),
             Resource::Switchback => switchback(&parts),
             Resource::Decisions => shown(&recent(&parts)),
@@ -213,6 +213,18 @@ impl<'p> Resource<'p> {
     const fn is_guarded(self) -> bool {
         !matches!(self, Self::Metrics | Self::Alive | Self::Ready | Self::StatusPage)
     }
+}
+
+/// The status page; it may load nothing from anywhere and be shown within no other page.
+fn status_page() -> Response<ResponseBody> {
+    const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
+                          base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    let mut response = with_type(StatusCode::OK, "text/html; charset=utf-8", STATUS_PAGE);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
 }
 
 fn served() -> String {
