@@ -81,7 +81,7 @@ ROUTING = [
 REQUESTS = [
     "Rate and errors",
     ("stack:Requests a second", "By what became of them.", "reqps", ("sum by (outcome) (rate(cema_requests_total[$__rate_interval]))", "{{outcome}}")),
-    ("Failed share", "Of requests that had a destination.", "percentunit", ('sum(rate(cema_requests_total{outcome="failed"}[$__rate_interval])) / sum(rate(cema_requests_total{outcome=~"ok|failed"}[$__rate_interval]))', "failed")),
+    ("Failed share", "Of requests that had a destination.", "percentunit", ('(sum(rate(cema_requests_total{outcome="failed"}[$__rate_interval])) or vector(0)) / sum(rate(cema_requests_total{outcome=~"ok|failed"}[$__rate_interval]))', "failed")),
     ("stack:Refused a second", "Without an attempt, by reason.", "reqps", ("sum by (reason) (rate(cema_rejected_total[$__rate_interval]))", "{{reason}}")),
     ("stack:Failed attempts a second", "Most are made good elsewhere, by reason.", "reqps", ("sum by (reason) (rate(cema_upstream_attempts_total[$__rate_interval]))", "{{reason}}")),
     ("Streams", "Share of answered requests.", "percentunit", ('sum(rate(cema_requests_total{outcome="ok",stream="true"}[$__rate_interval])) / sum(rate(cema_requests_total{outcome="ok"}[$__rate_interval]))', "streamed")),

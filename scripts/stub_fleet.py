@@ -136,7 +136,7 @@ def chat(model, stream=False, max_tokens=60):
     return {"model": model, "stream": stream, "max_tokens": max_tokens, "messages": [{"role": "user", "content": text}]}
 
 
-async def load(api, n_clients, until, models=("auto",), streams=0.5, bad=0.0):
+async def load(api, n_clients, until, models=("auto",), streams=0.5, bad=0.0, headers=None):
     """Clients that send one request after the other until the event `until`; counts by status, and what went wrong."""
     counts = {}
 
@@ -144,12 +144,14 @@ async def load(api, n_clients, until, models=("auto",), streams=0.5, bad=0.0):
         while not until.is_set():
             model = "nobody" if random.random() < bad else random.choice(models)
             try:
-                status, _, body = await request(api + "/v1/chat/completions", "POST", chat(model, random.random() < streams))
+                status, _, body = await request(api + "/v1/chat/completions", "POST", chat(model, random.random() < streams), headers)
                 if status == 200 and b"error" in body[-400:]:
                     status = "error in the answer"
             except (OSError, asyncio.IncompleteReadError, ValueError) as error:
                 status = type(error).__name__
             counts[status] = counts.get(status, 0) + 1
+            if status != 200:
+                await asyncio.sleep(0.02)
 
     await asyncio.gather(*(client() for _ in range(n_clients)))
     return counts
@@ -171,7 +173,7 @@ def config(ports, sections="", api_port=0, admin_port=0):
             f"    power: {{board_watts: {watts}, idle_watts: {idle}}}",
             f"    endpoints:",
             f"      - url: http://127.0.0.1:{port}",
-            f"        kind: openai",
+            f"        kind: vllm",
             f"        models:",
             f"          - name: {model}",
             f"            quality_prior: {quality}",

@@ -293,7 +293,9 @@ async fn the_openapi_file_says_what_is_served() {
 #[tokio::test]
 async fn other_weights_are_tried_on_the_last_batches() {
     let endpoint = llm(|_| chat("m", "a")).await;
-    let model = |quality: &str, usd: &str| format!("{{name: m, quality_prior: {quality}, price: {{request_usd: {usd}}}}}");
+    let model = |quality: &str, usd: &str| {
+        format!("{{name: m, quality_prior: {quality}, price: {{request_usd: {usd}}}}}")
+    };
     let nodes = [
         node("good", endpoint.url()).model(&model("0.9", "2")),
         node("cheap", endpoint.url()).model(&model("0.2", "1")),

@@ -6,6 +6,7 @@ mod access;
 mod control;
 mod what_if;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -35,8 +36,9 @@ pub use control::{Control, Drained, ReloadError, ReloadRequest, Reloaded};
 
 /// Longest body of a request.
 const BODY_BYTES_MAX: usize = 64 << 10;
-/// Decisions in a list.
+/// Decisions in a list, and plans that are looked through for them.
 const LISTED_MAX: usize = 64;
+const PLANS_LISTED_MAX: usize = 256;
 
 /// Every path with the methods it takes, as they are shown.
 pub const ROUTES: &[(&str, &str)] = &[
@@ -280,8 +282,13 @@ struct Listed {
 fn recent(parts: &AdminParts) -> Value {
     let destinations = parts.scheduler.destinations();
     let mut listed = Vec::new();
-    for solved in parts.scheduler.decisions().latest(LISTED_MAX) {
+    // Of a request that was held, the plan it left by.
+    let mut seen = BTreeSet::new();
+    for solved in parts.scheduler.decisions().latest(PLANS_LISTED_MAX) {
         for planned in solved.plan.planned.iter().rev() {
+            if !seen.insert(Arc::clone(&planned.request_id)) {
+                continue;
+            }
             let id = |at: usize| destinations[at].id.to_string();
             let e = &planned.estimate;
             listed.push(Listed {
