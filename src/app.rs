@@ -113,7 +113,7 @@ impl App {
             book: book.clone(),
         };
         let _for_good = book.add(registry);
-        let generation = Generation::start(&config, &mut site).await?;
+        let generation = Generation::start(&config, &mut site, None).await?;
         let Answering { api, parts } = generation.answering(&config, &mut site);
         let (control, reloads) = Control::new();
         let (api, parts) = (Live::new(api), Live::new(parts));

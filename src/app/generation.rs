@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::edge::Keys;
-use super::profilers::Profilers;
+use super::profilers::{Before, Profilers};
 use super::quality::Quality;
 use super::{endpoint_spec, energy_log, node_power, scheduling, timeouts, virtual_models};
 use crate::config::{Config, ResponseModel};
@@ -74,13 +74,22 @@ pub(super) struct Answering {
 }
 
 impl Generation {
-    /// Builds every part and looks at every endpoint once; nothing is served yet.
-    pub(super) async fn start(config: &Config, site: &mut Site) -> anyhow::Result<Self> {
+    /// Builds every part and looks at every endpoint once; nothing is served yet. What was learnt of speeds `before` is
+    /// known still, where a destination is as it was.
+    pub(super) async fn start(
+        config: &Config,
+        site: &mut Site,
+        before: Option<&Self>,
+    ) -> anyhow::Result<Self> {
         let registry = Registry::new();
         let destinations: Arc<[Destination]> = config.fleet.destinations.clone().into();
         let specs = config.fleet.endpoints.iter().map(endpoint_spec).collect::<anyhow::Result<Vec<_>>>()?;
         let pool = Arc::new(EndpointPool::new(specs, timeouts(config)).context("cannot set up TLS")?);
-        let profilers = Profilers::new(config, &pool, &destinations, &registry)?;
+        let before = before.map(|before| Before {
+            speeds: before.profilers.speeds.clone(),
+            destinations: Arc::clone(before.scheduler.destinations()),
+        });
+        let profilers = Profilers::new(config, &pool, &destinations, (&registry, before.as_ref()))?;
         let viewer = profilers.viewer(config, &destinations);
         let quality = site.quality.of(config, &destinations, &site.book).await?;
         let (policies, params) = scheduling::scheduling(config);

@@ -137,7 +137,8 @@ impl Reloader {
             if n_retiring >= RETIRING_MAX {
                 return Err(ReloadError::Busy(n_retiring));
             }
-            let generation = Generation::start(&next, &mut self.site).await.map_err(set_up)?;
+            let generation =
+                Generation::start(&next, &mut self.site, Some(&self.generation)).await.map_err(set_up)?;
             std::mem::replace(&mut self.generation, generation).retire(&self.site);
             "fleet"
         };

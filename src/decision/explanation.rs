@@ -215,8 +215,11 @@ impl Explanation {
         let mut terms: Vec<_> = rival.more_j_by_term.iter().filter(|(_, more)| **more > 0.0).collect();
         terms.sort_by(|a, b| b.1.total_cmp(a.1));
         let why: Vec<_> = terms.iter().take(2).map(|(name, more)| format!("{name} (+{more:.4})")).collect();
-        let because = if why.is_empty() { "nothing in particular".to_owned() } else { why.join(" and ") };
-        format!("{to} beats {} by {more_j:.4} of J, for its {because}", rival.destination)
+        if why.is_empty() {
+            return format!("{to} is as good as {}", rival.destination);
+        }
+        let (rival, why) = (&rival.destination, why.join(" and "));
+        format!("{to} beats {rival} by {more_j:.4} of J: at {rival} it would be more for {why}")
     }
 
     /// The same for people, in lines of at most 120 columns or so.

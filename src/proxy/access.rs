@@ -20,6 +20,9 @@ use crate::telemetry::json_log::JsonLog;
 /// Longest path that is written down; of longer ones their beginning.
 const PATH_CHARS_MAX: usize = 256;
 
+/// Stands in the place of a status where the client left before there was an answer, as elsewhere.
+const CLIENT_GONE: u16 = 499;
+
 /// What a handler knows of a request that its answer does not show.
 #[derive(Debug, Clone)]
 pub(super) struct AccessNote {
@@ -51,14 +54,14 @@ impl<A: Answers + Sync> Answers for Logged<A> {
         if !self.log.is_on() {
             return self.inner.answer(request, id).await;
         }
-        let mut line = Line::new(&request, &id);
-        let began = Instant::now();
-        let mut pending = Pending { log: self.log, line: None, began };
+        let line = Line::new(&request, &id);
+        let mut pending = Pending { log: self.log, line: Some(line), began: Instant::now() };
         let mut response = self.inner.answer(request, id).await;
-        line.head_s = began.elapsed().as_secs_f64();
-        line.describe(&response);
+        if let Some(line) = &mut pending.line {
+            line.head_s = Some(pending.began.elapsed().as_secs_f64());
+            line.describe(&response);
+        }
         response.extensions_mut().remove::<AccessNote>();
-        pending.line = Some(line);
         response.map(|body| LoggedBody { body, pending }.boxed_unsync())
     }
 }
@@ -77,7 +80,7 @@ struct Line {
     stream: bool,
     destination: Option<String>,
     attempts: Option<u32>,
-    head_s: f64,
+    head_s: Option<f64>,
     /// Until the last byte.
     seconds: f64,
     bytes_out: u64,
@@ -94,13 +97,13 @@ impl Line {
             method: request.method().as_str().to_owned(),
             path: request.uri().path().chars().take(PATH_CHARS_MAX).collect(),
             bytes_in: length.and_then(|value| value.to_str().ok()?.parse().ok()),
-            status: 0,
+            status: CLIENT_GONE,
             key: None,
             model: None,
             stream: false,
             destination: None,
             attempts: None,
-            head_s: 0.0,
+            head_s: None,
             seconds: 0.0,
             bytes_out: 0,
             whole: false,
@@ -122,7 +125,7 @@ impl Line {
 /// A line that is written when this is dropped.
 struct Pending {
     log: JsonLog,
-    /// `None` until there is an answer: a client that left before is in the decision log.
+    /// Taken at the end.
     line: Option<Line>,
     began: Instant,
 }

@@ -325,3 +325,31 @@ async fn reloads_under_load_fail_no_request() {
     router.stop();
     router.ended().await;
 }
+
+#[tokio::test]
+async fn who_waits_keeps_waiting_and_is_served_by_the_settings_of_now() {
+    let gate = Arc::new(Semaphore::new(0));
+    let inside = Arc::clone(&gate);
+    let busy = llm(move |_| [vec![Step::Gate(Arc::clone(&inside))], chat("m", "a")].concat()).await;
+    let nodes = [node("a", busy.url()).model("{name: m, throughput: {max_concurrency: 1}}")];
+    let file = ConfigFile::new(&nodes, "");
+    let router = Router::start_from(file.path()).await;
+    let mut clients = [router.client().await, router.client().await];
+    for client in &mut clients {
+        client.post(CHAT, "", &ask("m")).await;
+    }
+    router.metrics_reach("one to be held", |metrics| metrics.count("cema_held_requests", &[]) == 1).await;
+    file.write(&nodes, "routing: {policy: greedy, weights: {time: 1}}\nlimits: {max_queued_requests: 1}\n");
+    assert_eq!(reloaded(&router).await["exchanged"], "settings");
+    assert_eq!(
+        router.metrics().await.count("cema_inflight", &[("destination", "a/m")]),
+        1,
+        "the books go on"
+    );
+    gate.add_permits(2);
+    for client in &mut clients {
+        assert_eq!(client.answer().await.head.status(), 200);
+    }
+    let metrics = router.idle().await;
+    assert!(metrics.count("cema_solve_duration_seconds_count", &[("policy", "greedy")]) > 0);
+}
