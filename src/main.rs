@@ -4,10 +4,12 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
-// Stands in for malloc, by its feature `override`: a request is a few dozen small allocations that live until its answer
-// is over, and glibc's malloc spends a sixth of the router's own time on them. As a `GlobalAlloc` it would go another
-// way for each, one that allows for any alignment.
-use mimalloc as _;
+use tikv_jemallocator::Jemalloc;
+
+/// A request is a few dozen small allocations that live until its answer is over. jemalloc hands out again what was freed
+/// last, which is still in the processor's cache (docs/PERFORMANCE.md compares allocators).
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
     cema_router::cli::Cli::parse().run().unwrap_or_else(|error| {

@@ -39,6 +39,37 @@ fn collect(metrics: &Metrics, found: &mut Documented) {
     }
 }
 
+/// What shows with meters, TLS or large transfers only, from where it is registered.
+fn collect_source(found: &mut Documented) {
+    let mut folders = vec![std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                text.match_indices("\"cema_").for_each(|(at, _)| collect_registered(&text[at..], found));
+            }
+        }
+    }
+}
+
+/// `text` begins with the literal of a metric's name, which its help text and its labels follow where it is registered.
+fn collect_registered(text: &str, found: &mut Documented) {
+    let mut literals = text.split('"');
+    let (name, between, help) = (literals.nth(1).unwrap(), literals.next().unwrap(), literals.next());
+    let is_registered = between.trim() == "," && !name.starts_with("cema_agent_");
+    let Some(help) = help.filter(|_| is_registered && !found.contains_key(name)) else { return };
+    let help = help.split("\\\n").map(str::trim_start).collect::<Vec<_>>().join("");
+    let rest = &text[..text.len().min(900)];
+    let labels = rest.split("&[\"").nth(1).and_then(|labels| labels.split(']').next()).unwrap_or_default();
+    let labels = labels.split(',').map(|label| label.trim().trim_matches('"').to_owned());
+    let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+    found
+        .insert(name.to_owned(), (kind.to_owned(), help, labels.filter(|label| !label.is_empty()).collect()));
+}
+
 #[tokio::test]
 async fn docs_of_metrics_are_those_exported() {
     // What vLLM and Ollama say of themselves, in one.
@@ -94,6 +125,7 @@ async fn docs_of_metrics_are_those_exported() {
     let mut found = Documented::new();
     collect(&metrics, &mut found);
 
+    collect_source(&mut found);
     let mut text = HEAD.to_owned();
     for (name, (kind, help, labels)) in &found {
         let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
