@@ -120,7 +120,9 @@ impl App {
         let admin = Admin::new(book, parts.clone(), control.clone(), drained);
         edge::announce((&listener, &admin_listener), &config)?;
         let drain_limit = config.limits.drain;
-        let reloader = Reloader { config, path, generation, site, api: api.clone(), parts, tls, metrics };
+        let started = config.clone();
+        let reloader =
+            Reloader { config, started, path, generation, site, api: api.clone(), parts, tls, metrics };
         Ok(Self {
             log_writers: logs.writers,
             access_log: logs.access,

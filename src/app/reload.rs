@@ -26,6 +26,8 @@ const RETIRING_MAX: usize = 8;
 /// The configuration in force, and what exchanges it.
 pub(super) struct Reloader {
     pub(super) config: Config,
+    /// That of the start, which some keys stay with.
+    pub(super) started: Config,
     /// Where it came from; `None` = there is nothing to read again.
     pub(super) path: Option<PathBuf>,
     pub(super) generation: Generation,
@@ -123,7 +125,7 @@ impl Reloader {
         let next = reading.await.map_err(|_| ReloadError::Unavailable)?;
         let next = next.map_err(|error| ReloadError::Configuration(in_full(&error)))?;
         let set_up = |error: anyhow::Error| ReloadError::SetUp(format!("{error:#}"));
-        let needs_restart = needs_restart(&self.config, &next);
+        let needs_restart = needs_restart(&self.started, &next);
         if !needs_restart.is_empty() {
             warn!(keys = needs_restart.join(", "), "these take effect with the next start");
         }

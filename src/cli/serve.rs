@@ -10,7 +10,8 @@ use crate::telemetry::logging::{self, LogFormat};
 
 /// Run the router in the foreground until SIGTERM or Ctrl-C.
 ///
-/// Requests under way may finish for `limits.drain_ms` then (30 s); a second signal ends at once. Applications use the address
+/// SIGHUP has it read the configuration again. Requests under way may finish for `limits.drain_ms` at the end (30 s); a second
+/// signal ends at once. Applications use the address
 /// of the configuration's `listen` as their OpenAI base URL, with `/v1` at the end; `/metrics` is on
 /// `admin_listen`.
 #[derive(Debug, Args)]

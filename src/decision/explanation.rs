@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::record::{GreedyRecord, exclusions};
-use super::solved::SolvedPlan;
+use super::solved::{Alternatives, SolvedPlan};
 use crate::domain::{
     Availability, Destination, DestinationOrd, DestinationState, QualitySource, TimeTerm, Weights,
 };
@@ -368,12 +368,13 @@ fn difference(terms: ObjectiveTerms, from: &ObjectiveTerms) -> BTreeMap<&'static
 fn placements(plan: &SolvedPlan) -> Vec<Placed> {
     let destinations = &plan.job.context.destinations;
     let id = |d: DestinationOrd| destinations[d.idx()].id.to_string();
-    let place = |planned: &Planned| {
+    let mut others = plan.plan.solved.as_deref().map(Alternatives::of);
+    let place = |(row, planned): (usize, &Planned)| {
         let e = &planned.estimate;
         Placed {
             request_id: planned.request_id.to_string(),
             destination: id(planned.destination),
-            runner_up: plan.runner_up(&planned.request_id).map(|(d, _)| id(d)),
+            runner_up: others.as_mut().and_then(|others| others.runner_up(row)).map(|(d, _)| id(d)),
             quality_source: planned.source,
             predicted: Predicted {
                 quality: e.quality.0,
@@ -385,7 +386,7 @@ fn placements(plan: &SolvedPlan) -> Vec<Placed> {
             },
         }
     };
-    plan.plan.planned.iter().map(place).collect()
+    plan.plan.planned.iter().enumerate().map(place).collect()
 }
 
 fn problem(plan: &SolvedPlan, solved: &Solved) -> Option<Box<RawValue>> {

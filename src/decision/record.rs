@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::blob::{self, BlobError};
-use super::solved::{Effort, SolvedPlan};
+use super::solved::{Alternatives, Effort, SolvedPlan};
 use crate::domain::{
     Destination, DestinationOrd, DestinationState, ObjectiveScales, QualitySource, TimeTerm, Weights,
 };
@@ -191,6 +191,7 @@ impl PlanRecord {
         let SolvedPlan { plan, job, policy, params, effort, took } = solved;
         let outcome = plan.solved.as_ref().map(|of| Outcome::new(of, &job.context.destinations));
         let places = plan.planned.iter().enumerate();
+        let mut others = plan.solved.as_deref().map(Alternatives::of);
         Self {
             plan: plan.number,
             policy: (*policy).to_owned(),
@@ -201,7 +202,12 @@ impl PlanRecord {
             polls: effort.polls,
             outcome,
             price_per_s: prices(job),
-            requests: places.map(|(row, planned)| PlacedRecord::new(solved, row, planned)).collect(),
+            requests: places
+                .map(|(row, planned)| {
+                    let runner_up = others.as_mut().and_then(|others| others.runner_up(row));
+                    PlacedRecord::new(solved, (row, planned), runner_up)
+                })
+                .collect(),
             impossible: impossible(solved),
             situation: with_situation.then(|| blob::pack(job).ok()).flatten(),
         }
@@ -294,11 +300,14 @@ impl GreedyRecord {
 }
 
 impl PlacedRecord {
-    fn new(solved: &SolvedPlan, row: usize, planned: &Planned) -> Self {
+    fn new(
+        solved: &SolvedPlan,
+        (row, planned): (usize, &Planned),
+        runner_up: Option<(DestinationOrd, f64)>,
+    ) -> Self {
         let destinations = &solved.job.context.destinations;
         let id = |d: DestinationOrd| destinations[d.idx()].id.to_string();
         let waiting = solved.waiting(&planned.request_id);
-        let runner_up = solved.runner_up(&planned.request_id);
         Self {
             id: planned.request_id.to_string(),
             destination: id(planned.destination),

@@ -82,6 +82,7 @@ async fn settings_are_exchanged_and_the_books_go_on() {
 
     file.write(&nodes, "routing: {policy: edge_only}\nlimits: {drain_ms: 77, max_body_bytes: 1024}\n");
     assert_eq!(reloaded(&router).await["needs_restart"], serde_json::json!(["limits.drain_ms"]));
+    assert_eq!(reloaded(&router).await["needs_restart"], serde_json::json!(["limits.drain_ms"]), "still");
     let long = ask("m").replace("hi", &"long ".repeat(300));
     assert_eq!(router.chat(&long).await.head.status(), 413, "the rest is in force");
 }

@@ -16,6 +16,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{Registry, TEXT_FORMAT, TextEncoder};
 use serde::Serialize;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use super::fleet::Shown;
 use super::live::Live;
@@ -78,13 +79,15 @@ pub struct Admin {
     parts: Live<Arc<AdminParts>>,
     control: Control,
     drained: Drained,
+    /// Weights are tried one after the other: requests need the processor too.
+    trying: Arc<Semaphore>,
 }
 
 impl Admin {
     /// The admin API over whatever `parts` are in force.
     #[must_use]
     pub fn new(book: MetricsBook, parts: Live<Arc<AdminParts>>, control: Control, drained: Drained) -> Self {
-        Self { book, parts, control, drained }
+        Self { book, parts, control, drained, trying: Arc::new(Semaphore::new(1)) }
     }
 
     async fn respond(&self, request: Request<Incoming>) -> Result<Response<ResponseBody>, ApiError> {
@@ -108,10 +111,14 @@ impl Admin {
             Resource::Destinations => Ok(json_response(StatusCode::OK, destinations(&parts).to_string())),
             Resource::Switchback => switchback(&parts),
             Resource::Decisions => shown(&recent(&parts)),
-            Resource::Decision(id) => decision(&parts, &percent_decoded(id)),
+            Resource::Decision(id) => decision(&parts, percent_decoded(id)).await,
             Resource::Drain(id) => self.set_draining(&parts, &percent_decoded(id), true),
             Resource::Resume(id) => self.set_draining(&parts, &percent_decoded(id), false),
-            Resource::WhatIf => what_if::answer(&parts, body(request).await?).await,
+            Resource::WhatIf => {
+                let asked = body(request).await?;
+                let _permit = self.trying.acquire().await;
+                what_if::answer(&parts, asked).await
+            }
             Resource::Reload => self.reload().await,
         }
     }
@@ -273,7 +280,6 @@ struct Listed {
     batch: u64,
     policy: &'static str,
     destination: String,
-    runner_up: Option<String>,
     quality_source: &'static str,
     predicted: Value,
 }
@@ -296,7 +302,6 @@ fn recent(parts: &AdminParts) -> Value {
                 batch: solved.plan.number,
                 policy: solved.policy,
                 destination: id(planned.destination.idx()),
-                runner_up: solved.runner_up(&planned.request_id).map(|(d, _)| id(d.idx())),
                 quality_source: planned.source.as_str(),
                 predicted: json!({
                     "quality": e.quality.0,
@@ -314,9 +319,13 @@ fn recent(parts: &AdminParts) -> Value {
     json!({ "decisions": listed })
 }
 
-fn decision(parts: &AdminParts, request_id: &str) -> Result<Response<ResponseBody>, ApiError> {
-    let solved = parts.scheduler.decisions().find(request_id);
-    let explanation = solved.and_then(|solved| Explanation::new(&solved, request_id));
+async fn decision(parts: &AdminParts, request_id: String) -> Result<Response<ResponseBody>, ApiError> {
+    let solved = parts.scheduler.decisions().find(&request_id);
+    let id = request_id.clone();
+    // Of a large batch over a large fleet that is work of milliseconds.
+    let explaining = tokio::task::spawn_blocking(move || Explanation::new(&solved?, &id));
+    let failed = |_| ApiError::internal("the decision could not be explained");
+    let explanation = explaining.await.map_err(failed)?;
     let none = || {
         let message = format!(
             "no recent decision about request `{request_id}`: only the last few are kept; `cema-router explain` reads \
