@@ -243,18 +243,23 @@ impl PlanRecord {
         PolicyKind::from_name(&self.policy).ok_or_else(unknown)
     }
 
-    /// Whether `again` places every request where the record says.
+    /// Whether `again` places every request where the record says, at the same J to the last bit.
     #[must_use]
     pub fn is_reproduced_by(&self, again: &SolvedPlan) -> bool {
+        let objective = again.plan.solved.as_ref().map(|solved| solved.decision.objective.to_bits());
+        self.is_placed_by(again)
+            && objective == self.outcome.as_ref().map(|outcome| outcome.objective.to_bits())
+    }
+
+    /// Whether `again` places every request where the record says.
+    #[must_use]
+    pub fn is_placed_by(&self, again: &SolvedPlan) -> bool {
         let id = |d: DestinationOrd| again.job.context.destinations[d.idx()].id.as_str();
         let planned = &again.plan.planned;
         let is_same = |(placed, planned): (&PlacedRecord, &Planned)| {
             placed.id == *planned.request_id && placed.destination == id(planned.destination)
         };
-        let objective = again.plan.solved.as_ref().map(|solved| solved.decision.objective.to_bits());
-        planned.len() == self.requests.len()
-            && self.requests.iter().zip(planned).all(is_same)
-            && objective == self.outcome.as_ref().map(|outcome| outcome.objective.to_bits())
+        planned.len() == self.requests.len() && self.requests.iter().zip(planned).all(is_same)
     }
 }
 

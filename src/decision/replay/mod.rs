@@ -48,6 +48,7 @@ pub struct Replay {
     rows: BTreeMap<String, Row>,
     n_plans: u64,
     n_reproduced: u64,
+    n_same_places: u64,
     /// The first of those that came out otherwise.
     differing: Vec<u64>,
     objective: f64,
@@ -93,6 +94,7 @@ impl Replay {
             rows: BTreeMap::new(),
             n_plans: 0,
             n_reproduced: 0,
+            n_same_places: 0,
             differing: Vec::new(),
             objective: 0.0,
             objective_of_logged: 0.0,
@@ -120,8 +122,9 @@ impl Replay {
     fn plan_of(&mut self, record: &PlanRecord, job: PlanJob) -> Result<(), RecordError> {
         let again = self.decide(record, job)?;
         self.n_plans += 1;
-        if record.is_reproduced_by(&again) {
-            self.n_reproduced += 1;
+        self.n_reproduced += u64::from(record.is_reproduced_by(&again));
+        if record.is_placed_by(&again) {
+            self.n_same_places += 1;
         } else if self.differing.len() < NAMED_MAX {
             self.differing.push(record.plan);
         }
@@ -160,6 +163,7 @@ impl Replay {
         Report {
             n_plans: self.n_plans,
             n_reproduced: self.n_reproduced,
+            n_same_places: self.n_same_places,
             differing: self.differing.clone(),
             n_moved: self.rows.values().filter(moved).count(),
             n_impossible: self.rows.values().filter(|row| row.replayed.is_none()).count(),

@@ -22,7 +22,9 @@ pub struct Report {
     pub n_plans: u64,
     /// Those that came out exactly as logged: every destination and J to the last bit.
     pub n_reproduced: u64,
-    /// Numbers of the first that did not.
+    /// Those with every destination as logged, whatever J is by the weights of now.
+    pub n_same_places: u64,
+    /// Numbers of the first that have another.
     pub differing: Vec<u64>,
     /// Requests that would have gone elsewhere.
     pub n_moved: usize,
@@ -110,6 +112,21 @@ impl ActualSums {
     }
 }
 
+/// Text in lines of at most 100 columns.
+fn wrapped(text: &str, out: &mut String) -> std::fmt::Result {
+    let mut column = 0;
+    for word in text.split_whitespace() {
+        if column > 0 && column + 1 + word.len() > 100 {
+            writeln!(out)?;
+            column = 0;
+        }
+        let gap = if column > 0 { " " } else { "" };
+        write!(out, "{gap}{word}")?;
+        column += gap.len() + word.len();
+    }
+    writeln!(out)
+}
+
 impl Report {
     /// The figures of [`Sums`] by name and unit: logged, replayed.
     #[must_use]
@@ -123,7 +140,7 @@ impl Report {
             ("latency p95", "s", was.p95_s, is.p95_s),
         ];
         if let (Some(was), Some(is)) = (was.objective, is.objective) {
-            figures.push(("objective", "mean J, changed", was, is));
+            figures.push(("objective", "mean J of a plan", was, is));
         }
         figures
     }
@@ -138,15 +155,15 @@ impl Report {
     }
 
     fn write_to(&self, out: &mut String) -> std::fmt::Result {
-        let Self { n_plans, n_reproduced, n_moved, n_impossible, logged, .. } = self;
+        let Self { n_plans, n_reproduced, n_same_places, n_moved, n_impossible, logged, .. } = self;
         writeln!(
             out,
-            "{n_plans} plans decided again, {n_reproduced} exactly as logged; of {} requests {n_moved} would have gone \
-             elsewhere, {n_impossible} nowhere",
+            "{n_plans} plans decided again, {n_reproduced} exactly as logged and {n_same_places} to the same destinations;\n\
+             of {} requests {n_moved} would have gone elsewhere, {n_impossible} nowhere",
             logged.requests
         )?;
         if !self.differing.is_empty() {
-            writeln!(out, "first plans that came out otherwise: {:?}", self.differing)?;
+            writeln!(out, "first plans that go elsewhere: {:?}", self.differing)?;
         }
         let unit_width = 20;
         writeln!(out, "\n{:12} {:unit_width$} {:>14} {:>14} {:>10}", "", "", "logged", "replayed", "change")?;
@@ -170,6 +187,7 @@ impl Report {
             let n = |sums: &Sums| sums.by_destination.get(id).copied().unwrap_or(0);
             writeln!(out, "{id:40} {:>10} {:>10}", n(&self.logged), n(&self.replayed))?;
         }
-        writeln!(out, "\n{CAVEAT}")
+        writeln!(out)?;
+        wrapped(CAVEAT, out)
     }
 }

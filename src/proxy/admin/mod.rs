@@ -323,7 +323,7 @@ async fn decision(parts: &AdminParts, request_id: String) -> Result<Response<Res
     let solved = parts.scheduler.decisions().find(&request_id);
     let id = request_id.clone();
     // Of a large batch over a large fleet that is work of milliseconds.
-    let explaining = tokio::task::spawn_blocking(move || Explanation::new(&solved?, &id));
+    let explaining = tokio::task::spawn_blocking(move || Explanation::new(solved.as_deref()?, &id));
     let failed = |_| ApiError::internal("the decision could not be explained");
     let explanation = explaining.await.map_err(failed)?;
     let none = || {
