@@ -55,7 +55,7 @@ fn scheduler(bencher: divan::Bencher<'_, '_>, n_requests: usize) {
         let placing = (0..n_requests).map(|n| {
             let scheduler = scheduler.clone();
             let request = Arc::new(request(n));
-            runtime.spawn(async move { scheduler.place(request, "a question".to_owned()).await.unwrap() })
+            runtime.spawn(async move { scheduler.place(request, "a question".into()).await.unwrap() })
         });
         let placing: Vec<_> = placing.collect();
         // The leases end here, so that every window finds the fleet idle.
@@ -267,8 +267,12 @@ fn request(n: usize) -> RoutingRequest {
 fn arrival(n: usize) -> Arrival {
     let m = DESTINATIONS as usize;
     let quality = (0..m).map(|d| Quality(0.3 + 0.05 * ((d + n) % m) as f64)).collect();
-    let prediction =
-        Prediction { quality, completion_tokens: vec![Tokens(250.0); m], source: QualitySource::Store };
+    let prediction = Prediction {
+        quality,
+        completion_tokens: vec![Tokens(250.0); m],
+        cluster_error: Vec::new(),
+        source: QualitySource::Store,
+    };
     Arrival {
         ticket: Ticket(n as u64),
         request: Arc::new(request(n)),

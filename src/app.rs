@@ -3,6 +3,7 @@
 pub mod agent;
 mod edge;
 mod energy_log;
+mod feedback;
 mod generation;
 mod profilers;
 mod quality;
@@ -39,6 +40,7 @@ use crate::proxy::server::{Listener, Shutdown};
 use crate::proxy::stack::Guarded;
 use crate::proxy::{Api, server};
 use crate::request_manager::admission::VirtualModel;
+use crate::routing::PolicyKind;
 use crate::telemetry::json_log::{JsonLog, LogWriter};
 use crate::telemetry::metrics_book::MetricsBook;
 use crate::units::Tokens;
@@ -359,14 +361,6 @@ fn start_quality(
     destinations: &[Destination],
     registry: &Registry,
 ) -> prometheus::Result<QualityService> {
-    let quality = &config.quality;
-    let params = QualityParams {
-        store: quality.store.clone(),
-        mode: quality.mode,
-        neighbours: quality.neighbours as usize,
-        min_similarity: quality.min_similarity,
-        prior_strength: quality.prior_strength,
-    };
     let embedder = EmbedderParams {
         library: config.embedder.library.clone(),
         model: config.embedder.model.clone(),
@@ -382,7 +376,14 @@ fn start_quality(
             })
             .collect(),
     };
+    let params = QualityParams { predicts_clusters: predicts_clusters(config), ..config.quality.params() };
     QualityService::start(&params, &embedder, priors, registry)
+}
+
+/// Whether a policy asks for the error rates of prompt clusters.
+fn predicts_clusters(config: &Config) -> bool {
+    let mut policies = config.switchback.iter().flat_map(|of| &of.policies).chain([&config.routing.policy]);
+    policies.any(|policy| *policy == PolicyKind::Uniroute)
 }
 
 fn virtual_models(config: &Config) -> Vec<VirtualModel> {

@@ -16,11 +16,12 @@ use tracing::{info, warn};
 use super::edge::Keys;
 use super::profilers::{Before, Profilers};
 use super::quality::Quality;
-use super::{endpoint_spec, energy_log, node_power, scheduling, timeouts, virtual_models};
+use super::{endpoint_spec, energy_log, feedback, node_power, scheduling, timeouts, virtual_models};
 use crate::config::{Config, ResponseModel};
 use crate::domain::{Availability, Destination};
 use crate::endpoint::EndpointPool;
 use crate::profiler::power::PowerProfiler;
+use crate::profiler::quality::feedback::Feedback;
 use crate::profiler::view::Viewer;
 use crate::proxy::admin::{AdminAccess, AdminParts, Drained};
 use crate::proxy::readiness::Readiness;
@@ -57,6 +58,7 @@ pub(super) struct Site {
 /// One fleet at work.
 pub(super) struct Generation {
     manager: RequestManager,
+    feedback: Feedback,
     profilers: Profilers,
     pool: Arc<EndpointPool>,
     viewer: Viewer,
@@ -92,6 +94,7 @@ impl Generation {
         let profilers = Profilers::new(config, &pool, &destinations, (&registry, before.as_ref()))?;
         let viewer = profilers.viewer(config, &destinations);
         let quality = site.quality.of(config, &destinations, &site.book).await?;
+        let feedback = feedback::start(config, (quality.clone(), &destinations), &registry)?;
         let (policies, params) = scheduling::scheduling(config);
         let fleet = Fleet {
             log: site.decisions.clone(),
@@ -103,9 +106,10 @@ impl Generation {
         };
         let (scheduler, clock) = Scheduler::alternating(params, policies, fleet, &registry)?;
         let (power, meters) = PowerProfiler::new(node_power(config), &destinations, &registry)?;
-        let world = profilers.world(&pool, &power);
+        let world = profilers.world(&pool, &power, &feedback);
         let manager = RequestManager::new(scheduler.clone(), world, serve_limits(config, site), &registry)?;
         let (end, tasks) = (site.force.child_token(), TaskTracker::new());
+        feedback::spawn_readers((&tasks, &end), &feedback, site.decisions.clone(), &manager);
         spawn_energy_readers((&tasks, &end), &power, &site.decisions, &scheduler);
         tasks.spawn(stop_aware(site.give_up.clone(), stop_aware(end.clone(), clock)));
         tasks.spawn(stop_aware(end.clone(), viewer.clone().run()));
@@ -119,7 +123,7 @@ impl Generation {
         }
         spawn_watches(&profilers, &pool, &tasks, &end);
         let entry = site.book.add(registry);
-        Ok(Self { manager, profilers, pool, viewer, power, scheduler, entry, end, tasks })
+        Ok(Self { manager, feedback, profilers, pool, viewer, power, scheduler, entry, end, tasks })
     }
 
     /// Goes on with another configuration of the same fleet.
@@ -139,6 +143,7 @@ impl Generation {
             directory: ModelDirectory::new(self.scheduler.destinations(), virtual_models(config)),
             auth: site.keys.auth(config),
             readiness: readiness.clone(),
+            feedback: self.feedback.clone(),
             body_bytes_max: config.limits.max_body_bytes,
             body_total: config.limits.request_deadline,
             policy,
@@ -148,6 +153,7 @@ impl Generation {
             scheduler: self.scheduler.clone(),
             readiness,
             viewer: self.viewer.clone(),
+            feedback: self.feedback.clone(),
             pool: Arc::clone(&self.pool),
             access: AdminAccess {
                 key: config.admin_key.as_ref().map(|key| *key.as_bytes()),
@@ -229,7 +235,8 @@ fn warn_of_absent(pool: &EndpointPool, states: &[Availability]) {
     }
 }
 
-async fn stop_aware(stop: CancellationToken, task: impl Future<Output = ()>) {
+/// Runs `task` until `stop`.
+pub(super) async fn stop_aware(stop: CancellationToken, task: impl Future<Output = ()>) {
     tokio::select! {
         () = task => {}
         () = stop.cancelled() => {}

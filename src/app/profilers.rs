@@ -12,6 +12,7 @@ use crate::profiler::network::{NetworkProfiler, NodePath};
 use crate::profiler::node::{FleetHealth, HealthParams};
 use crate::profiler::power::PowerProfiler;
 use crate::profiler::prefix::PrefixProfiler;
+use crate::profiler::quality::feedback::Feedback;
 use crate::profiler::speed::SpeedProfiler;
 use crate::profiler::view::{Sources, Viewer};
 use crate::request_manager::World;
@@ -62,8 +63,14 @@ impl Profilers {
     }
 
     /// The endpoints with what is known of them, for those who send requests there.
-    pub(super) fn world(&self, pool: &Arc<EndpointPool>, power: &PowerProfiler) -> World {
+    pub(super) fn world(
+        &self,
+        pool: &Arc<EndpointPool>,
+        power: &PowerProfiler,
+        feedback: &Feedback,
+    ) -> World {
         World {
+            feedback: feedback.clone(),
             pool: Arc::clone(pool),
             health: self.health.clone(),
             speeds: self.speeds.clone(),

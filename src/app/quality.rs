@@ -2,7 +2,7 @@
 
 use prometheus::Registry;
 
-use super::start_quality;
+use super::{predicts_clusters, start_quality};
 use crate::config::{Config, EmbedderConfig, QualityConfig};
 use crate::domain::Destination;
 use crate::profiler::quality::QualityService;
@@ -19,6 +19,7 @@ struct Current {
     embedder: EmbedderConfig,
     /// Model and prior of every destination.
     priors: Vec<(String, f64)>,
+    predicts_clusters: bool,
     service: QualityService,
     entry: Entry,
 }
@@ -36,10 +37,12 @@ impl Quality {
     ) -> anyhow::Result<QualityService> {
         let priors: Vec<_> =
             destinations.iter().map(|d| (d.model.to_string(), d.quality_prior.get())).collect();
+        let predicts_clusters = predicts_clusters(config);
         let fits = |current: &&Current| {
             current.quality == config.quality
                 && current.embedder == config.embedder
                 && current.priors == priors
+                && current.predicts_clusters == predicts_clusters
         };
         if let Some(current) = self.current.as_ref().filter(fits) {
             return Ok(current.service.clone());
@@ -51,7 +54,7 @@ impl Quality {
         let starting = tokio::task::spawn_blocking(move || start_quality(&config, &of, &registered));
         let service = starting.await??;
         let entry = book.add(registry);
-        let next = Current { quality, embedder, priors, service: service.clone(), entry };
+        let next = Current { quality, embedder, priors, predicts_clusters, service: service.clone(), entry };
         if let Some(before) = self.current.replace(next) {
             book.close(before.entry);
         }

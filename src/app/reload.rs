@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::edge::acceptor;
+use super::predicts_clusters;
 use super::generation::{Answering, Generation, Site};
 use super::scheduling::scheduling;
 use crate::config::{Config, ConfigError};
@@ -189,4 +190,5 @@ fn is_same_fleet(was: &Config, next: &Config) -> bool {
         && was.switchback.is_none()
         && next.switchback.is_none()
         && completion(was) == completion(next)
+        && predicts_clusters(was) == predicts_clusters(next)
 }

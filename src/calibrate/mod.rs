@@ -10,6 +10,8 @@
 //! - *speed-up*: 1, 2, 4, … clients at once, each sending one request after the other. Completion tokens over the
 //!   wall time of a rung, over the same of one client, is `F_B / F_1`.
 //!
+//! What its answers are worth is the matter of [`quality`], which sends real questions.
+//!
 //! Reading order: `sample` (what is measured), `fit`, `ladder`, `figures` (pure), `course` (how much is sent),
 //! `prompt`, `request` and `throughput` (the sockets), `network`, `fragment` (YAML).
 
@@ -20,6 +22,7 @@ pub mod fragment;
 pub mod ladder;
 pub mod network;
 mod prompt;
+pub mod quality;
 mod request;
 mod sample;
 pub mod server;

@@ -1,4 +1,4 @@
-//! One streamed request to an endpoint, timed.
+//! One streamed request to an endpoint, timed; its text, where that is wanted.
 
 use std::error::Error;
 
@@ -19,6 +19,8 @@ use crate::units::{Seconds, TokensPerSec};
 
 /// Read of an error answer.
 const ERROR_BYTES_MAX: usize = 64 << 10;
+/// Read of the text of an answer; what a model says beyond that is not looked at.
+const TEXT_BYTES_MAX: usize = 1 << 20;
 
 /// Where requests go.
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +57,11 @@ impl AskError {
     pub(super) fn is_about_the_request(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if matches!(*status, StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE))
     }
+
+    /// Whether the server only had no room for it.
+    pub(super) fn is_about_the_moment(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if matches!(*status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE))
+    }
 }
 
 /// An error and what caused it, in one line.
@@ -72,6 +79,7 @@ fn with_causes(error: &dyn Error) -> String {
 /// Sends `prompt` as a chat and reads the answer of up to `max_tokens` to its end.
 pub(super) async fn ask(target: Target<'_>, prompt: &str, max_tokens: u64) -> Result<Sample, AskError> {
     let Target { pool, destination, epoch } = target;
+    let since_epoch = |at: Instant| Seconds((at - epoch).as_secs_f64());
     let kind = pool.spec(destination.endpoint).kind;
     let mut body = json!({
         "model": &*destination.upstream_model,
@@ -87,6 +95,50 @@ pub(super) async fn ask(target: Target<'_>, prompt: &str, max_tokens: u64) -> Re
     if kind.takes_cache_prompt() {
         body["cache_prompt"] = false.into();
     }
+    let (sent, reading) = exchange((pool, destination), &body, Reading::default()).await?;
+    reading.into_sample(since_epoch(sent), since_epoch)
+}
+
+/// What came of a request whose text matters.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Said {
+    /// What the model said, without its reasoning where the server keeps that apart.
+    pub(super) text: String,
+    /// Tokens, where the server counts them.
+    pub(super) prompt_tokens: Option<u64>,
+    pub(super) completion_tokens: Option<u64>,
+    /// Time to the first content, and to the last.
+    pub(super) ttft: Seconds,
+    pub(super) latency: Seconds,
+    /// It ended at its token limit.
+    pub(super) is_cut: bool,
+}
+
+/// Sends `prompt` as a chat at temperature 0, and reads what is said in up to `max_tokens`.
+pub(super) async fn listen(
+    (pool, destination): (&EndpointPool, &Destination),
+    prompt: &str,
+    max_tokens: u32,
+) -> Result<Said, AskError> {
+    let body = json!({
+        "model": &*destination.upstream_model,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "stream": true,
+        "stream_options": {"include_usage": true},
+    });
+    let reading = Reading { said: Some(String::new()), ..Reading::default() };
+    let (sent, reading) = exchange((pool, destination), &body, reading).await?;
+    reading.into_said(sent)
+}
+
+/// Sends `body` and reads the answer to its end; also when it was sent.
+async fn exchange(
+    (pool, destination): (&EndpointPool, &Destination),
+    body: &Value,
+    mut reading: Reading,
+) -> Result<(Instant, Reading), AskError> {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
         (header::ACCEPT, HeaderValue::from_static("text/event-stream")),
@@ -109,7 +161,6 @@ pub(super) async fn ask(target: Target<'_>, prompt: &str, max_tokens: u64) -> Re
         let message = UpstreamError::from_response(head.status, &body).message;
         return Err(AskError::Refused { status: head.status, message });
     }
-    let mut reading = Reading::default();
     loop {
         let limit = reading.last.map_or(first_limit, |_| Instant::now() + pool.timeouts().idle);
         let waited = || limit.duration_since(reading.last.unwrap_or(sent)).as_secs();
@@ -122,8 +173,7 @@ pub(super) async fn ask(target: Target<'_>, prompt: &str, max_tokens: u64) -> Re
             Ok(None) => break,
         }
     }
-    let since_epoch = |at: Instant| Seconds((at - epoch).as_secs_f64());
-    reading.into_sample(since_epoch(sent), since_epoch)
+    Ok((sent, reading))
 }
 
 /// What has been read of an answer.
@@ -136,11 +186,16 @@ struct Reading {
     timed: Option<Usage>,
     server: Option<ServerTimings>,
     error: Option<String>,
+    /// What was said, where that is wanted.
+    said: Option<String>,
+    /// A choice ended, and whether that was at the token limit.
+    ended: bool,
+    is_cut: bool,
 }
 
 impl Reading {
     fn push(&mut self, data: &Bytes, now: Instant) {
-        let Self { scanner, first, last, usage, timed, server, error } = self;
+        let Self { scanner, first, last, usage, timed, server, error, said, ended, is_cut } = self;
         scanner.push(data, &mut |event| {
             let (SseEvent::Data(data) | SseEvent::Error(data)) = event else { return };
             let facts = classify_event(data);
@@ -151,6 +206,10 @@ impl Reading {
                 }
                 EventKind::Error(upstream) => *error = Some(upstream.message),
                 EventKind::Preamble | EventKind::Finish | EventKind::Usage | EventKind::Other => {}
+            }
+            *ended |= facts.finished;
+            if let Some(said) = said {
+                *is_cut |= read_said(data, said);
             }
             *usage = facts.usage.or(*usage);
             if facts.timed.is_some() {
@@ -182,6 +241,42 @@ impl Reading {
             server: self.server,
         })
     }
+}
+
+impl Reading {
+    fn into_said(self, sent: Instant) -> Result<Said, AskError> {
+        if let Some(error) = self.error {
+            return Err(AskError::InBand(error));
+        }
+        // A model may have nothing to say, which is an answer; a stream that breaks off is none.
+        if self.first.is_none() && !self.ended {
+            return Err(AskError::Empty);
+        }
+        let counted = self.usage.or(self.timed);
+        let since_sent = |at: Option<Instant>| {
+            Seconds(at.map_or_else(|| sent.elapsed(), |at| at.duration_since(sent)).as_secs_f64())
+        };
+        Ok(Said {
+            text: self.said.unwrap_or_default(),
+            prompt_tokens: counted.map(|usage| usage.prompt_tokens).filter(|n| *n > 0),
+            completion_tokens: counted.map(|usage| usage.completion_tokens),
+            ttft: since_sent(self.first),
+            latency: since_sent(self.last),
+            is_cut: self.is_cut,
+        })
+    }
+}
+
+/// Appends what the first choice of `event` says to `said`; whether it ends there for want of tokens.
+fn read_said(event: &[u8], said: &mut String) -> bool {
+    let Ok(event) = serde_json::from_slice::<Value>(event) else { return false };
+    let choice = &event["choices"][0];
+    if let Some(piece) = choice["delta"]["content"].as_str()
+        && said.len() + piece.len() <= TEXT_BYTES_MAX
+    {
+        said.push_str(piece);
+    }
+    choice["finish_reason"] == "length"
 }
 
 /// Reads llama.cpp's `timings`.

@@ -1,8 +1,10 @@
-//! `profile`: measure what endpoints can do and how far away they are, for the configuration.
+//! `profile`: measure what endpoints can do and how far away they are, for the configuration, and how good their answers
+//! are, for the quality store.
 
 mod charts;
 mod consent;
 mod network;
+mod quality;
 mod report;
 mod throughput;
 
@@ -31,6 +33,7 @@ enum ProfileCommand {
     // Their own documentation is the help text.
     Throughput(throughput::ThroughputArgs),
     Network(network::NetworkArgs),
+    Quality(quality::QualityArgs),
 }
 
 /// How results are printed.
@@ -53,6 +56,7 @@ pub fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         ProfileCommand::Throughput(args) => runtime.block_on(throughput::run(args)),
         ProfileCommand::Network(args) => runtime.block_on(network::run(args)),
+        ProfileCommand::Quality(args) => runtime.block_on(quality::run(args)),
     }
 }
 

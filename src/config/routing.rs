@@ -8,7 +8,8 @@ use super::reader::{Field, Section};
 use crate::domain::request::Weights;
 use crate::planning::params::{WindowClose, WindowOrder, WindowParams};
 use crate::profiler::prefix::PrefixParams;
-use crate::profiler::quality::EstimatorMode;
+use crate::profiler::quality::feedback::FeedbackParams;
+use crate::profiler::quality::{EstimatorMode, OodGate, QualityParams};
 use crate::routing::params::{CompletionModel, EnergyModel, ObjectiveMode, PolicyKind, TimeTerm};
 use crate::units::Seconds;
 
@@ -21,6 +22,8 @@ const MAX_HOLD_MS: f64 = 600_000.0;
 const MAX_PREFIX_ENTRIES: u32 = 1_000_000;
 /// Longest that they count: a day.
 const MAX_PREFIX_AGE_S: f64 = 86_400.0;
+
+const DAY_S: f64 = 86_400.0;
 
 /// Most `max_overtakes`.
 const MAX_OVERTAKES: u32 = 1_000_000;
@@ -178,13 +181,22 @@ pub struct QualityConfig {
     pub mode: EstimatorMode,
     /// `neighbours` consulted, 1 to 10000; default 160.
     pub neighbours: u32,
+    /// `sharpness`: how fast a neighbour's weight falls with its distance (mode `format_aware`), 0 to 100; default 5.
+    pub sharpness: f64,
     /// `min_similarity`: cosine below which a neighbour does not count (mode `paper`), -1 to 1; default 0.3.
     pub min_similarity: f64,
     /// `prior_strength`: weight of the destination mean against the neighbours, 0 to 1000; default 0.1.
     pub prior_strength: f64,
+    /// `ood`: what is predicted for prompts unlike every profiled one; default `soft`.
+    pub ood: OodGate,
     /// `embed_wait_ms`: longest wait for an embedding, 0 to 10000; default 50. In a `fixed` window at
     /// least the window's length, which passes anyway.
     pub embed_wait: Duration,
+    /// `feedback` of clients: `retention_s` in which it may be given, 0 (never) to 604800 (default 3600), on the last
+    /// `requests`, 1 to 1000000 (10000), in `memory_mb`, 1 to 4096 (16); `keep_prompts` in the store (false); `weight`
+    /// of a fresh score beside a profiled prompt, 0 to 100 (1), halved every `half_life_days`, none or 0.01 to 3650
+    /// (30); `rows` that predictions look at, 0 to 100000 (2000).
+    pub feedback: FeedbackParams,
 }
 
 impl QualityConfig {
@@ -193,9 +205,46 @@ impl QualityConfig {
             store: s.path("store", "quality"),
             mode: s.choice("mode", EstimatorMode::ALL, EstimatorMode::FormatAware),
             neighbours: s.count("neighbours", 1..=10_000, 160),
+            sharpness: s.float("sharpness", 0.0..=100.0, 5.0),
             min_similarity: s.float("min_similarity", -1.0..=1.0, 0.3),
             prior_strength: s.float("prior_strength", 0.0..=1_000.0, 0.1),
+            ood: s.choice("ood", OodGate::ALL, OodGate::Soft),
             embed_wait: s.ms("embed_wait_ms", 0.0..=10_000.0, 50.0),
+            feedback: s.section("feedback", read_feedback),
         }
+    }
+
+    /// What the estimator is told, but for what policies ask of it.
+    #[must_use]
+    pub fn params(&self) -> QualityParams {
+        QualityParams {
+            store: self.store.clone(),
+            mode: self.mode,
+            neighbours: self.neighbours as usize,
+            sharpness: self.sharpness,
+            min_similarity: self.min_similarity,
+            prior_strength: self.prior_strength,
+            ood: self.ood,
+            predicts_clusters: false,
+            feedback: self.feedback.clone(),
+        }
+    }
+}
+
+fn read_feedback(s: &mut Section<'_>) -> FeedbackParams {
+    let default = FeedbackParams::default();
+    let half_life = match s.get("half_life_days") {
+        None => default.half_life,
+        Some(field) if field.is_word("none") => None,
+        Some(field) => field.float(&(0.01..=3_650.0), "none or ").map(|days| Seconds(days * DAY_S)),
+    };
+    FeedbackParams {
+        retention: Duration::from_secs_f64(s.float("retention_s", 0.0..=7.0 * DAY_S, 3_600.0)),
+        requests_max: s.count("requests", 1..=1_000_000, 10_000) as usize,
+        bytes_max: (s.count("memory_mb", 1..=4_096, 16) as usize) << 20,
+        keeps_prompts: s.flag("keep_prompts", default.keeps_prompts),
+        weight: s.float("weight", 0.0..=100.0, default.weight),
+        half_life,
+        rows_max: s.count("rows", 0..=100_000, 2_000) as usize,
     }
 }

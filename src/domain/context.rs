@@ -63,6 +63,9 @@ pub struct DestinationState {
     pub warm_up: Seconds,
     /// Completion times over those that its figures predict, which leave out what comes later. Positive.
     pub lateness: f64,
+    /// Completion tokens over those predicted, as its finished requests had them. Positive. Times know it already: the
+    /// destination's speeds are those of predicted tokens.
+    pub verbosity: f64,
     /// Congestion price: what a second of its time is worth to those who would have it instead, in J at ω_T = 1; see
     /// time term `sum`. Not negative.
     pub price_per_s: f64,
@@ -80,6 +83,7 @@ impl DestinationState {
             pace: 1.0,
             warm_up: Seconds::ZERO,
             lateness: 1.0,
+            verbosity: 1.0,
             price_per_s: 0.0,
         }
     }
@@ -92,6 +96,8 @@ pub struct Moment {
     pub pace: f64,
     /// Completion times over those its figures predict; 1 = as predicted. Positive.
     pub lateness: f64,
+    /// Completion tokens over those predicted; 1 = as predicted. Positive.
+    pub verbosity: f64,
     /// Time until its model is loaded; zero where it is.
     pub warm_up: Seconds,
     /// What others than this router have there.
@@ -101,7 +107,7 @@ pub struct Moment {
 impl Moment {
     /// As the figures say, and nobody else there.
     pub const USUAL: Self =
-        Self { pace: 1.0, lateness: 1.0, warm_up: Seconds::ZERO, elsewhere: SlotLoad::EMPTY };
+        Self { pace: 1.0, lateness: 1.0, verbosity: 1.0, warm_up: Seconds::ZERO, elsewhere: SlotLoad::EMPTY };
 }
 
 /// The fleet as the profiler sees it: configured destinations with figures that were measured since.

@@ -65,6 +65,7 @@ pub(crate) fn prediction(quality: &[f64], completion_tokens: f64) -> Prediction 
     Prediction {
         quality: quality.iter().copied().map(Quality).collect(),
         completion_tokens: vec![Tokens(completion_tokens); quality.len()],
+        cluster_error: Vec::new(),
         source: QualitySource::Store,
     }
 }

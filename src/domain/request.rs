@@ -158,6 +158,9 @@ pub struct Prediction {
     pub quality: Vec<Quality>,
     /// Completion tokens per destination and choice, M entries, before the client's cap.
     pub completion_tokens: Vec<Tokens>,
+    /// Mean quality loss of prompts like it per destination, coarsely (UniRoute's error rate of its prompt cluster): M
+    /// entries, or none where no policy asks.
+    pub cluster_error: Vec<f64>,
     /// Where `quality` came from.
     pub source: QualitySource,
 }

@@ -37,9 +37,10 @@ type Stream = TokioIo<Either<WatchedStream, Box<TlsStream<TokioIo<TokioIo<Watche
 /// A connection with nothing, or one exchange, under way.
 pub(super) struct EndpointConnection {
     sender: SendRequest<Full<Bytes>>,
-    driver: Connection<Stream, Full<Bytes>>,
+    /// `None` once the connection is over: it owns the queue of requests, and one that came too late to be taken from
+    /// there is answered only when the queue goes.
+    driver: Option<Connection<Stream, Full<Bytes>>>,
     watch: Arc<Watch>,
-    is_over: bool,
     /// What the driver wakes, and the same as a waker.
     muted: Arc<MutedWaker>,
     waker: Waker,
@@ -71,7 +72,7 @@ impl EndpointConnection {
         let (sender, driver) = http1::Builder::new().max_buf_size(READ_BUFFER_MAX).handshake(stream).await?;
         let muted = Arc::new(MutedWaker::default());
         let waker = Waker::from(Arc::clone(&muted));
-        Ok(Box::new(Self { sender, driver, watch, is_over: false, muted, waker }))
+        Ok(Box::new(Self { sender, driver: Some(driver), watch, muted, waker }))
     }
 
     /// Sends `request` and reads the head of its answer. The body of the answer moves only while the connection
@@ -88,7 +89,7 @@ impl EndpointConnection {
         let outcome = poll_fn(|cx| {
             self.drive(cx);
             // The answer moves only when the connection does, which wakes this task itself. A connection that
-            // is over has answered.
+            // is over has answered, or has dropped the request.
             answer.as_mut().poll(&mut Context::from_waker(Waker::noop()))
         })
         .await;
@@ -105,9 +106,12 @@ impl EndpointConnection {
     pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
         self.muted.register(cx.waker());
         // The task runs for other reasons too: what was not woken has nothing to move.
-        if !self.is_over && self.muted.take_wake() {
+        if let Some(driver) = &mut self.driver
+            && self.muted.take_wake()
             // An error is told to the exchange under way too.
-            self.is_over = Pin::new(&mut self.driver).poll(&mut Context::from_waker(&self.waker)).is_ready();
+            && Pin::new(driver).poll(&mut Context::from_waker(&self.waker)).is_ready()
+        {
+            self.driver = None;
         }
     }
 
@@ -125,19 +129,19 @@ impl EndpointConnection {
     pub(super) fn is_free(&mut self) -> bool {
         self.muted.register(Waker::noop());
         // Reading the end of an answer mostly got it ready for the next request.
-        if self.sender.is_ready() { !self.is_over } else { self.is_reusable() }
+        if self.sender.is_ready() { self.driver.is_some() } else { self.is_reusable() }
     }
 
     /// Whether another request can be sent: the last answer was read to its end and the server has not hung up.
     pub(super) fn is_reusable(&mut self) -> bool {
         self.drive(&mut Context::from_waker(Waker::noop()));
-        !self.is_over && self.sender.is_ready()
+        self.driver.is_some() && self.sender.is_ready()
     }
 }
 
 impl fmt::Debug for EndpointConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EndpointConnection").field("is_over", &self.is_over).finish_non_exhaustive()
+        f.debug_struct("EndpointConnection").field("is_over", &self.driver.is_none()).finish_non_exhaustive()
     }
 }
 
@@ -210,5 +214,47 @@ impl AsyncWrite for WatchedStream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    fn request() -> Request<Full<Bytes>> {
+        Request::post("http://t/v1").header("host", "t").body(Full::new(Bytes::from_static(b"{}"))).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_request_that_meets_the_end_of_a_kept_connection_is_silently_broken() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        let stream = MaybeHttpsStream::Http(WatchedStream::wrap(TokioIo::new(client)));
+        let mut connection = EndpointConnection::over(stream).await.unwrap();
+        let serve = async {
+            server.read_buf(&mut Vec::with_capacity(1024)).await.unwrap();
+            server.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+        };
+        let (first, ()) = tokio::join!(connection.exchange(request()), serve);
+        assert_eq!(first.unwrap().status(), 204);
+        assert!(connection.is_reusable());
+        // Its end is there after the last look and before the request.
+        drop(server);
+        let mut was_polled = false;
+        let woken = poll_fn(|cx| {
+            connection.muted.register(cx.waker());
+            if std::mem::replace(&mut was_polled, true) { Poll::Ready(()) } else { Poll::Pending }
+        });
+        woken.await;
+        let outcome = timeout(Duration::from_secs(5), connection.exchange(request()));
+        let broken = outcome.await.expect("an outcome at once").unwrap_err();
+        assert!(broken.was_silent, "{}", broken.source);
     }
 }

@@ -13,7 +13,7 @@ use memchr::memmem::{self, Finder};
 use super::answer::{EventKind, classify_event};
 use super::json;
 use super::meter::may_be_error;
-use super::sse::{data_value, names_error};
+use super::sse::{data_value, error_value, names_error};
 use super::upstream_error::{Renamed, UpstreamError};
 
 static USAGE_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"usage\""));
@@ -159,7 +159,9 @@ impl EventFilter {
                 comments.for_each(|comment| passed.extend_from_slice(comment));
                 return Fate::Swallowed;
             }
-            EventKind::Error(error) if !is_openai_error(&data) => self.put_error(error, passed),
+            EventKind::Error(error) if !is_openai_error(&data) || self.is_disguised(&error, &event) => {
+                self.put_error(error, passed)
+            }
             EventKind::Error(_) => passed.extend_from_slice(&self.reworded(&event)),
             _ if is_named_error && data != b"[DONE]" => {
                 self.put_error(UpstreamError::from_event(&data), passed)
@@ -179,6 +181,12 @@ impl EventFilter {
         let body =
             serde_json::json!({"error": {"message": message, "type": kind, "param": param, "code": code}});
         passed.extend_from_slice(format!("data: {body}\n\n").as_bytes());
+    }
+
+    /// Whether a secret is spelled with escapes, or in a field that is no event of OpenAI's.
+    fn is_disguised(&self, error: &UpstreamError, event: &[u8]) -> bool {
+        let is_spelled_out = |secret: &String| memmem::find(event, secret.as_bytes()).is_some();
+        self.secrets.iter().any(|secret| error.message.contains(secret) && !is_spelled_out(secret))
     }
 
     fn reworded(&self, event: &[u8]) -> Vec<u8> {
@@ -218,13 +226,14 @@ fn read_event(event: &[u8]) -> (Vec<u8>, bool) {
     let mut is_named_error = false;
     for line in lines_of(event) {
         let line = line.trim_ascii_end();
-        if let Some(value) = data_value(line) {
+        let error = error_value(line);
+        if let Some(value) = data_value(line).or(error) {
             match &mut data {
                 Some(data) => data.extend_from_slice(&[b"\n", value].concat()),
                 None => data = Some(value.to_vec()),
             }
         }
-        is_named_error |= names_error(line);
+        is_named_error |= error.is_some() || names_error(line);
     }
     (data.unwrap_or_default(), is_named_error)
 }
@@ -263,6 +272,27 @@ mod tests {
         passed.extend_from_slice(&filter.push(lines.finish()));
         passed.extend_from_slice(&filter.finish());
         String::from_utf8(passed).unwrap()
+    }
+
+    #[test]
+    fn errors_of_older_llama_cpp_servers_become_openai_s() {
+        let stream = format!(
+            "{CHUNK}\n\nerror: {{\"code\":400,\"message\":\"no slot at 10.0.0.7:8000\"}}\n\n{CHUNK}\n\n"
+        );
+        let passed = filtered(false, stream.as_bytes().chunks(9));
+        let (before, after) = passed.split_once("\n\n").unwrap();
+        assert_eq!(before, CHUNK);
+        let (error, after) = after.split_once("\n\n").unwrap();
+        assert!(error.starts_with("data: {\"error\":{"), "{error}");
+        assert!(error.contains("no slot at (endpoint)"), "{error}");
+        assert_eq!(after, format!("{CHUNK}\n\n"));
+    }
+
+    #[test]
+    fn a_secret_spelled_with_escapes_does_not_pass() {
+        let stream = "data: {\"error\":{\"message\":\"bad key sk\\u002d1\",\"code\":401}}\n\n";
+        let passed = filtered(false, [stream.as_bytes()]);
+        assert!(passed.contains("bad key (endpoint)") && !passed.contains("u002d"), "{passed}");
     }
 
     #[test]

@@ -160,13 +160,14 @@ fn is_worth_reading(data: &[u8]) -> bool {
     may_be_error(data) || [&USAGE_KEY, &FINISH_KEY].into_iter().any(|key| has_value(data, key))
 }
 
-/// Whether there may be an error in these bytes of a stream: `"error":…`, `"object":"error"` or
-/// `event: error`.
+/// Whether there may be an error in these bytes of a stream: `"error":…`, `"object":"error"`, `event: error` or a line
+/// `error: …`.
 pub(super) fn may_be_error(bytes: &[u8]) -> bool {
     ERROR_WORD.find_iter(bytes).any(|at| {
         let (before, after) = (&bytes[..at], &bytes[at + ERROR_WORD.needle().len()..]);
         match (before.strip_suffix(b"\""), after.strip_prefix(b"\"")) {
             (Some(before), Some(after)) => is_followed_by_value(after) || ends_with_object_key(before),
+            _ if after.starts_with(b":") => matches!(before.last(), None | Some(b'\n' | b'\r')),
             _ => before.trim_ascii_end().ends_with(b"event:"),
         }
     })

@@ -162,7 +162,8 @@ impl Scanner {
         } else if whole_len > EVENT_BYTES_MAX {
             *held = None;
             self.report_oversized(on);
-        } else if let Some(value) = data_value(line) {
+        } else if let Some(value) = data_value(line).or_else(|| error_value(line)) {
+            self.is_error |= line.starts_with(b"error");
             match (self.open, held.take()) {
                 (Open::Empty, None) => *held = Some(value),
                 (Open::Oversized, _) => {}
@@ -230,6 +231,12 @@ pub(super) fn data_value(line: &[u8]) -> Option<&[u8]> {
     }
 }
 
+/// The value of a field `error`, in which llama.cpp servers up to the middle of 2025 sent what `event: error` and `data`
+/// say elsewhere.
+pub(super) fn error_value(line: &[u8]) -> Option<&[u8]> {
+    line.strip_prefix(b"error:").map(|value| value.strip_prefix(b" ").unwrap_or(value))
+}
+
 fn report(data: &[u8], is_error: bool, on: &mut impl FnMut(SseEvent<'_>)) {
     on(match is_error {
         _ if data.starts_with(b"[DONE]") => SseEvent::Done,
@@ -270,6 +277,15 @@ mod tests {
         }
         scanner.finish(&mut on);
         seen
+    }
+
+    #[test]
+    fn a_field_called_error_is_an_error() {
+        let stream = b"data: {}\n\nerror: {\"code\":400}\n\nerror\n\nerrors: x\n\ndata: [DONE]\n\n";
+        let expected = [data("{}"), Seen::Error(br#"{"code":400}"#.to_vec()), Seen::Done];
+        for size in [1, 7, stream.len()] {
+            assert_eq!(scan(stream.chunks(size)), expected, "chunks of {size}");
+        }
     }
 
     fn data(text: &str) -> Seen {

@@ -147,6 +147,7 @@ impl Situation {
             self.ledger.set_figures(now, d, destination.throughput, moment.pace);
             let state = &mut self.context.states[d.idx()];
             (state.pace, state.lateness, state.warm_up) = (moment.pace, moment.lateness, moment.warm_up);
+            state.verbosity = moment.verbosity;
             self.elsewhere[d.idx()] = moment.elsewhere;
         }
         self.context.destinations = Arc::clone(&view.destinations);

@@ -85,9 +85,9 @@ impl Grant<'_> {
         Ok(self.key.map(|key| key.budget.begin()).transpose()?)
     }
 
-    /// What is shown in place of the key; `None` where the router is open.
+    /// Name of the key; `None` where the router is open.
     #[must_use]
-    pub fn key_name(&self) -> Option<&Arc<str>> {
+    pub fn name(&self) -> Option<&Arc<str>> {
         self.key.map(|key| &key.name)
     }
 

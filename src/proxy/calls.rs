@@ -100,7 +100,7 @@ async fn admit(
     }
     let sent = headers::for_endpoint(&headers, id.clone());
     let debug = checked.asked.debug;
-    let key = checked.grant.key_name().cloned();
+    let key = checked.grant.name().cloned();
     let mut admitted = admitted(api, &id, &checked, &request, body.len())?;
     let session = headers::session(&headers).map(session_hash);
     let prefixes = std::mem::take(&mut request.prefixes).in_session(session);
@@ -108,12 +108,13 @@ async fn admit(
     let model = std::mem::take(&mut request.model);
     let call = Call {
         request: Arc::new(admitted),
-        text: std::mem::take(&mut request.text),
+        text: std::mem::take(&mut request.text).into(),
         prefixes,
         kind,
         stream: request.stream,
         headers: sent,
         echo_model: api.params.echo_model.then(|| Arc::from(model.as_str())),
+        owner: checked.grant.name().cloned(),
         client: checked.client,
         // The body as received but for the value of `model`.
         body_for: Box::new(move |upstream_model| request.splice_model(&body, upstream_model)),

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::domain::{Availability, DestinationState};
+use crate::profiler::quality::feedback::Drift;
 use crate::profiler::view::{DestinationReport, FigureReport};
 
 /// What is known of one destination.
@@ -10,6 +11,8 @@ pub(super) struct Shown<'a> {
     pub(super) report: &'a DestinationReport,
     pub(super) availability: Option<&'a Availability>,
     pub(super) state: Option<&'a DestinationState>,
+    /// What clients say of its model's answers.
+    pub(super) drift: Option<Drift>,
 }
 
 impl Shown<'_> {
@@ -40,11 +43,23 @@ impl Shown<'_> {
             "price_per_s": self.state.map(|state| state.price_per_s),
             "running_elsewhere": moment.elsewhere.running,
             "waiting_elsewhere": moment.elsewhere.queued,
+            "feedback": self.drift.as_ref().map(drift_json),
             "loaded": load.map(|load| load.is_loaded),
             "loading": load.map(|load| load.loading_since.is_some()),
             "load_s": load.and_then(|load| load.is_loaded.map(|_| load.load.0)),
         })
     }
+}
+
+fn drift_json(drift: &Drift) -> Value {
+    json!({
+        "scores": drift.scores,
+        "mean_score": drift.mean_score,
+        "mean_predicted": drift.mean_predicted,
+        "drift": drift.difference(),
+        "half_interval_95": drift.half_interval,
+        "is_drifting": drift.is_drifting(),
+    })
 }
 
 fn figure_json(figure: &FigureReport) -> Value {

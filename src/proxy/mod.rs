@@ -11,6 +11,7 @@ mod body;
 mod calls;
 mod connection;
 mod connection_metrics;
+mod feedback;
 mod fleet;
 pub mod framing;
 mod gate;

@@ -15,6 +15,7 @@ use super::respond::{ResponseBody, RoutingLabels, error_response, json, text};
 use super::stack::Answers;
 use super::unknown_path::hint;
 use crate::domain::ApiCall;
+use crate::profiler::quality::feedback::Feedback;
 use crate::request_manager::RequestManager;
 use crate::request_manager::admission::ModelDirectory;
 
@@ -28,6 +29,8 @@ pub struct ApiParams {
     pub auth: Auth,
     /// Whether it can take work.
     pub readiness: Readiness,
+    /// What clients say of answers.
+    pub feedback: Feedback,
     /// Largest request body.
     pub body_bytes_max: usize,
     /// Longest time a request body may take to arrive.
@@ -69,6 +72,9 @@ impl ApiParts {
             (None, _) => Err(ApiError::path_not_found(path, hint(path))),
             (Some(Resource::Call(kind)), &Method::POST) => {
                 return super::calls::handle(self, kind, request, id).await;
+            }
+            (Some(Resource::Feedback), &Method::POST) => {
+                return super::feedback::handle(self, request).await;
             }
             // Hyper leaves the body of an answer to HEAD out.
             (Some(Resource::Page(page)), &Method::GET | &Method::HEAD) => self.page(page, request.headers()),
@@ -115,6 +121,7 @@ enum Resource<'p> {
     /// The whole server: the target `*` of OPTIONS.
     Server,
     Call(ApiCall),
+    Feedback,
     Page(Page<'p>),
 }
 
@@ -136,6 +143,7 @@ impl<'p> Resource<'p> {
             "/healthz" | "/health" => Page::Alive,
             "/readyz" => Page::Ready,
             "/v1/models" => Page::Models,
+            "/v1/feedback" => return Some(Self::Feedback),
             _ => {
                 let below = path.strip_prefix("/v1")?;
                 if let Some(call) = ApiCall::ALL.iter().find(|call| call.path() == below) {
@@ -151,7 +159,7 @@ impl<'p> Resource<'p> {
     const fn allow(self) -> &'static str {
         match self {
             Self::Server => "GET, HEAD, POST, OPTIONS",
-            Self::Call(_) => "POST, OPTIONS",
+            Self::Call(_) | Self::Feedback => "POST, OPTIONS",
             Self::Page(_) => "GET, HEAD, OPTIONS",
         }
     }

@@ -30,8 +30,7 @@ const HINTS: &[(&str, &str)] = &[
     ("/admin/", "the admin API is on the admin listener (`admin_listen`)"),
 ];
 
-const SERVED: &str =
-    "this router serves POST /v1/chat/completions, /v1/completions and /v1/embeddings, and GET /v1/models";
+const SERVED: &str = "this router serves POST /v1/chat/completions, /v1/completions, /v1/embeddings and /v1/feedback, and GET /v1/models";
 
 /// What to use in place of `path`.
 pub(super) fn hint(path: &str) -> &'static str {

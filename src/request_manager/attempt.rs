@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 use http_body_util::BodyExt as _;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
 use super::answer_head::{PassedHead, is_event_stream, names_plain_text};
@@ -38,6 +38,8 @@ const PREAMBLE_BYTES_MAX: usize = 8 << 10;
 const WHOLE_BYTES_MAX: usize = 16 << 20;
 /// Read of an error answer.
 const ERROR_BYTES_MAX: usize = 64 << 10;
+/// How long the words of an error answer are awaited: its status says enough.
+const ERROR_WORDS_WAIT: Duration = Duration::from_secs(1);
 
 const FIRST_TOKEN_TIMEOUT: Failure = Failure::TimedOut("first_token_timeout");
 
@@ -388,7 +390,7 @@ impl Line {
     }
 
     async fn read_error(&self, response: Response<AnswerBody>) -> Failure {
-        let Timeouts { idle, .. } = *self.world.pool.timeouts();
+        let limit = self.world.pool.timeouts().idle.min(ERROR_WORDS_WAIT);
         let status = response.status();
         let wishes = Wishes {
             wait: retry_after(response.headers(), SystemTime::now()),
@@ -398,7 +400,7 @@ impl Line {
         let mut body = BytesMut::new();
         // Where it cannot be read, its status says enough.
         if let Ok(response) = decoded(response) {
-            _ = timeout_at(Instant::now() + idle, read_start(response.into_body(), &mut body)).await;
+            _ = timeout(limit, read_start(response.into_body(), &mut body)).await;
         }
         let error = if is_plain {
             UpstreamError::from_plain_text(status, &body)

@@ -141,6 +141,7 @@ impl From<SendError> for Failure {
     fn from(error: SendError) -> Self {
         match error {
             SendError::Connect(_) => Self::Connect,
+            SendError::Broken(error) if error.is_parse() => Self::Unusable("no HTTP/1.1".to_owned()),
             SendError::Broken(_) => Self::Broken,
             SendError::FirstByteTimeout(_) => Self::TimedOut("first_byte_timeout"),
             SendError::Request(error) => Self::Unusable(error.to_string()),

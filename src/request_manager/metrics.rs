@@ -10,6 +10,7 @@ use prometheus::{
 
 use super::record::{Dispatch, Finished, Outcome};
 use crate::domain::Destination;
+use crate::profiler::quality::feedback::Given;
 use crate::units::Seconds;
 
 /// Label of requests that never had a destination.
@@ -44,11 +45,11 @@ struct AnsweredAt {
 
 /// Predicted figures over actual ones at one destination, by quantity.
 #[derive(Debug)]
-struct RatiosAt([(&'static str, Histogram); 3]);
+struct RatiosAt([(&'static str, Histogram); 4]);
 
 impl RatiosAt {
     /// The quantities, as labels have them.
-    const QUANTITIES: [&'static str; 3] = ["seconds", "tokens", "joules"];
+    const QUANTITIES: [&'static str; 4] = ["seconds", "tokens", "joules", "quality"];
 
     fn observe(&self, quantity: &str, predicted: f64, actual: Option<f64>) {
         let Some(actual) = actual.filter(|actual| *actual > 0.0) else { return };
@@ -238,6 +239,15 @@ impl RequestMetrics {
         }
     }
 
+    /// A client gave an answer a score. One score may be 0, so means are compared: of the last scores of the model, and
+    /// of what was predicted of the same answers.
+    pub(super) fn scored(&self, given: &Given) {
+        let at = self.answered.get(given.answered.destination.idx());
+        if let Some((at, drift)) = at.zip(given.drift) {
+            at.predicted_vs_actual.observe("quality", drift.mean_predicted, Some(drift.mean_score));
+        }
+    }
+
     fn not_answered(&self, finished: &Finished<'_>) {
         let destination = finished.dispatch.map(Dispatch::destination);
         let id = destination.map_or(NOWHERE, |d| d.id.as_str());
@@ -295,7 +305,7 @@ impl Answered {
             predicted_vs_actual: families.histogram(
                 (
                     "cema_predicted_vs_actual_ratio",
-                    "Predicted figure divided by the actual one, of answered requests: seconds from departure to the last byte, completion tokens, joules by the model at the tokens counted.",
+                    "Predicted figure divided by the actual one, of answered requests: seconds from departure to the last byte, completion tokens, joules by the model at the tokens counted; with each score of a client, quality: means of the model's last scores.",
                 ),
                 &["destination", "quantity"],
                 RATIO_BUCKETS.to_vec(),

@@ -13,7 +13,6 @@ pub mod key_budget;
 mod metrics;
 mod record;
 mod relay;
-mod request_line;
 
 use std::pin::pin;
 use std::sync::{Arc, Weak};
@@ -23,6 +22,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
 use http_body_util::Full;
 use prometheus::Registry;
+use tokio::sync::broadcast;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -38,7 +38,9 @@ use crate::profiler::network::NetworkProfiler;
 use crate::profiler::node::{Absence, FleetHealth, Leave, UnderWay, Verdict};
 use crate::profiler::power::PowerProfiler;
 use crate::profiler::prefix::PrefixProfiler;
+use crate::profiler::quality::feedback::{AnsweredRequest, Feedback, Given, KeptPrompt};
 use crate::profiler::speed::SpeedProfiler;
+use crate::scheduler::switchback::Switchback;
 use crate::scheduler::{NoDestination, PlaceError, Placement, Scheduler};
 use crate::units::Seconds;
 
@@ -60,7 +62,7 @@ pub struct Call {
     /// What routing knows of it.
     pub request: Arc<RoutingRequest>,
     /// What its quality is predicted from.
-    pub text: String,
+    pub text: Arc<str>,
     /// What its prompt begins with, for prefix caches.
     pub prefixes: PrefixChain,
     /// What is called.
@@ -73,6 +75,8 @@ pub struct Call {
     pub echo_model: Option<Arc<str>>,
     /// The use of its client's API key; `None` where the router is open.
     pub client: Option<KeyUse>,
+    /// Name of that key.
+    pub owner: Option<Arc<str>>,
     /// The body with the model called by the name an endpoint knows it by.
     pub body_for: Box<dyn Fn(&str) -> Bytes + Send + Sync>,
 }
@@ -178,6 +182,21 @@ impl Pulse {
     }
 }
 
+/// Does not keep the metrics: requests do, and whoever waits for the last of them must not wait for this.
+async fn follow_feedback(metrics: Weak<RequestMetrics>, mut given: broadcast::Receiver<Given>) {
+    loop {
+        match given.recv().await {
+            Ok(given) => match metrics.upgrade() {
+                Some(metrics) => metrics.scored(&given),
+                None => return,
+            },
+            // Some were missed; those that follow are not.
+            Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => return,
+        }
+    }
+}
+
 /// What bounds the work for requests.
 #[derive(Debug, Clone)]
 pub struct ServeLimits {
@@ -204,6 +223,8 @@ pub struct World {
     pub loads: ModelLoads,
     /// The paths to them, which transfers are part of.
     pub paths: NetworkProfiler,
+    /// What clients say of answers, which answers that have begun are part of.
+    pub feedback: Feedback,
 }
 
 impl RequestManager {
@@ -247,6 +268,12 @@ impl RequestManager {
         self.scheduler.destinations()
     }
 
+    /// The books of policies that take turns, where they do.
+    #[must_use]
+    pub const fn switchback(&self) -> Option<&Switchback> {
+        self.scheduler.switchback()
+    }
+
     /// What each destination is expected to have cached of a prompt.
     #[must_use]
     pub fn expected_cached(&self, prefixes: &PrefixChain) -> CachedPrefix {
@@ -271,8 +298,10 @@ impl RequestManager {
         record.set_client(call.client.take());
         record.set_prefixes(std::mem::take(&mut call.prefixes));
         record.set_trial(self.scheduler.begin_trial(&call.request));
-        let text = std::mem::take(&mut call.text);
+        let text = std::mem::replace(&mut call.text, "".into());
         record.set_text(&text);
+        let is_kept = call.kind != ApiCall::Embeddings && self.world.feedback.is_on();
+        let prompt = is_kept.then(|| KeptPrompt::of(&text));
         let served = {
             // In its place: too large to be moved about.
             let mut sending = pin!(self.place_and_send(&call, text, &mut record));
@@ -285,7 +314,12 @@ impl RequestManager {
             }
         };
         match served {
-            Ok(answered) => Ok(self.hand_over(answered, record, call.echo_model)),
+            Ok(answered) => {
+                if let Some(prompt) = prompt {
+                    self.keep(&call, &answered, &mut record, prompt);
+                }
+                Ok(self.hand_over(answered, record, call.echo_model))
+            }
             Err(error) => {
                 if !error.is_a_failure() {
                     record.leave_trial();
@@ -302,10 +336,28 @@ impl RequestManager {
         }
     }
 
+    /// Feedback may be given on the answer from now on: its client may be faster than its end.
+    fn keep(&self, call: &Call, answered: &Answered, record: &mut Record, prompt: KeptPrompt) {
+        let planned = &answered.placement.planned;
+        let kept = Arc::new(AnsweredRequest::new(
+            (Arc::clone(&call.request.id), call.owner.clone()),
+            (planned.destination, planned.estimate.quality),
+            prompt,
+            record.trial_slice(),
+        ));
+        record.set_answered(Arc::clone(&kept));
+        self.world.feedback.keep(kept);
+    }
+
+    /// Takes in what clients say of answers, as long as there are requests.
+    pub fn follow_feedback(&self, given: broadcast::Receiver<Given>) -> impl Future<Output = ()> + Send + use<> {
+        follow_feedback(Arc::downgrade(&self.metrics), given)
+    }
+
     async fn place_and_send(
         &self,
         call: &Call,
-        text: String,
+        text: Arc<str>,
         record: &mut Record,
     ) -> Result<Answered, ServeError> {
         let mut tried = Tried::default();

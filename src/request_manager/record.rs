@@ -1,5 +1,7 @@
 //! The record of one request: what was predicted, what happened, and the metrics of it.
 
+mod line;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,16 +10,18 @@ use tokio::time::Instant;
 use super::World;
 use super::key_budget::KeyUse;
 use super::metrics::RequestMetrics;
-use super::request_line::{RequestLine, short_sha256};
 use crate::domain::{Destination, DestinationOrd, PrefixChain, RequestEstimate, RoutingRequest, Work};
 use crate::endpoint::answer::Accounts;
 use crate::profiler::power::{EnergyShare, ExpectedWork};
 use crate::profiler::prefix::{PrefixFound, PrefixVisit};
+use crate::profiler::quality::feedback::{AnsweredRequest, TrialSlice};
 use crate::profiler::speed::{Answered, Expected, Flight};
 use crate::scheduler::Placement;
 use crate::scheduler::switchback::{Ending, Realised, Trial};
 use crate::telemetry::json_log::JsonLog;
 use crate::units::{Joules, Seconds, Tokens, Usd};
+
+use line::{RequestLine, short_sha256};
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +102,8 @@ pub(super) struct Record {
     trial: Option<Box<Trial>>,
     /// Of what was asked, where it is written down.
     prompt_sha256: Option<String>,
+    /// What feedback finds of it.
+    answered_request: Option<Arc<AnsweredRequest>>,
 }
 
 impl Record {
@@ -128,6 +134,7 @@ impl Record {
             client: None,
             trial: None,
             prompt_sha256: None,
+            answered_request: None,
         }
     }
 
@@ -156,6 +163,16 @@ impl Record {
     /// What becomes of it says nothing of a policy.
     pub(super) fn leave_trial(&mut self) {
         self.trial = None;
+    }
+
+    /// Where it belongs in the comparison of policies, if it counts there.
+    pub(super) fn trial_slice(&self) -> Option<TrialSlice> {
+        self.trial.as_ref().and_then(|trial| trial.slice())
+    }
+
+    /// Feedback may be given on it from now on.
+    pub(super) fn set_answered(&mut self, answered: Arc<AnsweredRequest>) {
+        self.answered_request = Some(answered);
     }
 
     /// The answer's bytes; the client's key is in use until they are gone.
@@ -324,10 +341,22 @@ impl Record {
         {
             flight.finish(now, &self.answered);
         }
+        self.close_for_feedback(outcome);
         if let Some(client) = &self.client
             && let Some(cost) = self.cost(outcome)
         {
             client.charge(cost);
+        }
+    }
+
+    /// What the answer came to, for whoever gives feedback on it.
+    fn close_for_feedback(&self, outcome: Outcome) {
+        let Some(answered) = &self.answered_request else { return };
+        match outcome {
+            Outcome::Ok => answered.read(self.completion, self.cost(outcome)),
+            // It may have read enough to say something.
+            Outcome::ClientGone => answered.read(None, None),
+            Outcome::Rejected | Outcome::Failed | Outcome::Stopped => answered.broke(),
         }
     }
 

@@ -165,6 +165,7 @@ pub(super) fn prediction(quality: &[f64], completion_tokens: &[f64]) -> Predicti
     Prediction {
         quality: quality.iter().copied().map(Quality).collect(),
         completion_tokens: completion_tokens.iter().copied().map(Tokens).collect(),
+        cluster_error: Vec::new(),
         source: QualitySource::Store,
     }
 }

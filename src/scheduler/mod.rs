@@ -297,7 +297,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// See [`PlaceError`].
-    pub async fn place(&self, request: Arc<RoutingRequest>, text: String) -> Result<Placement, PlaceError> {
+    pub async fn place(&self, request: Arc<RoutingRequest>, text: Arc<str>) -> Result<Placement, PlaceError> {
         let _permit = Arc::clone(&self.queue)
             .try_acquire_owned()
             .map_err(|_| PlaceError::QueueFull { max_queued: self.params.max_queued })?;
@@ -369,7 +369,7 @@ impl Scheduler {
         &self,
         now: Seconds,
         request: &RoutingRequest,
-        text: String,
+        text: Arc<str>,
     ) -> Result<(Arc<Prediction>, Option<oneshot::Receiver<Prediction>>), PlaceError> {
         let n_legal = self.planner.legal_set(now, request)?.len();
         let weights = request.weights.unwrap_or(self.params.planner.weights);

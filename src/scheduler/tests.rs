@@ -133,7 +133,7 @@ impl Setup {
 
     fn place_text(&self, id: &str, text: &str) -> JoinHandle<Result<Placement, PlaceError>> {
         let (scheduler, request, text) = (self.scheduler.clone(), Arc::new(request(id)), text.to_owned());
-        tokio::spawn(async move { scheduler.place(request, text).await })
+        tokio::spawn(async move { scheduler.place(request, text.into()).await })
     }
 
     fn elapsed_ms(&self) -> u128 {
@@ -277,7 +277,7 @@ async fn nothing_is_embedded_where_quality_decides_nothing() {
     let mut indifferent = request("indifferent");
     indifferent.weights = Some(Weights { quality: 0.0, time: 1.0, ..QUALITY_ONLY });
     for request in [named, indifferent] {
-        let placed = setup.scheduler.place(Arc::new(request), "hello".to_owned()).await.unwrap();
+        let placed = setup.scheduler.place(Arc::new(request), "hello".into()).await.unwrap();
         assert_eq!(placed.planned.source, QualitySource::Skipped);
     }
     assert_eq!(setup.embeddings.n_asked(), 0);
@@ -285,7 +285,7 @@ async fn nothing_is_embedded_where_quality_decides_nothing() {
     with_floor.weights = Some(Weights { quality: 0.0, time: 1.0, ..QUALITY_ONLY });
     let min_quality = Some(Quality(0.8));
     with_floor.constraints = Constraints { min_quality, ..Constraints::default() };
-    let mut placing = pin!(setup.scheduler.place(Arc::new(with_floor), "hello".to_owned()));
+    let mut placing = pin!(setup.scheduler.place(Arc::new(with_floor), "hello".into()));
     assert!((&mut placing).now_or_never().is_none());
     assert!(setup.embeddings.answer(prediction(&[0.7, 0.9], 100.0)), "a floor needs a prediction");
     assert_eq!(placing.await.unwrap().planned.destination, D1);
@@ -453,7 +453,7 @@ async fn plans_come_back_from_the_solvers_thread() {
     let (scheduler, task) = Scheduler::new(params, policy, fleet, &Registry::new()).unwrap();
     let task = tokio::spawn(task);
     for n in 1..=3 {
-        let placed = scheduler.place(Arc::new(request("a")), String::new()).await.unwrap();
+        let placed = scheduler.place(Arc::new(request("a")), "".into()).await.unwrap();
         assert_eq!((placed.plan, placed.batch_size), (n, 1));
     }
     drop(scheduler);

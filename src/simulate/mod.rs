@@ -7,7 +7,6 @@
 //! against the [`engine`]s; [`matched`] compares such runs at equal score; [`report`] and [`plot`] show the results.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
-pub mod clusters;
 pub mod lengths;
 pub mod workload;
 

@@ -138,6 +138,7 @@ impl Workload {
             Arc::new(Prediction {
                 quality: prediction.quality.repeat(copies),
                 completion_tokens: prediction.completion_tokens.repeat(copies),
+                cluster_error: prediction.cluster_error.repeat(copies),
                 source: prediction.source,
             })
         };

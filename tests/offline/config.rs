@@ -12,6 +12,7 @@ use cema_router::domain::{Capabilities, NodeClass, TransferEnergy, Weights};
 use cema_router::endpoint::EndpointKind;
 use cema_router::planning::{WindowClose, WindowOrder};
 use cema_router::profiler::quality::EstimatorMode;
+use cema_router::profiler::quality::feedback::FeedbackParams;
 use cema_router::routing::{CompletionModel, EnergyModel, ObjectiveMode, PolicyKind, TimeTerm};
 use cema_router::units::{BytesPerSec, Joules, Quality, Seconds, Tokens, TokensPerSec, Watts};
 use proptest::prelude::*;
@@ -117,6 +118,26 @@ mod accepted {
         assert!((config.quality.min_similarity - 0.3).abs() < 1e-12);
         assert!((config.quality.prior_strength - 0.1).abs() < 1e-12);
         assert_eq!(config.quality.embed_wait, Duration::from_millis(50));
+        assert_eq!(config.quality.feedback, FeedbackParams::default());
+    }
+
+    #[test]
+    fn feedback_counts_as_configured() {
+        let given = "quality: {feedback: {retention_s: 60, requests: 5, memory_mb: 1, keep_prompts: true, weight: 0.5, half_life_days: 2, rows: 7}}\n";
+        let expected = FeedbackParams {
+            retention: Duration::from_secs(60),
+            requests_max: 5,
+            bytes_max: 1 << 20,
+            keeps_prompts: true,
+            weight: 0.5,
+            half_life: Some(Seconds(172_800.0)),
+            rows_max: 7,
+        };
+        assert_eq!(parse(&with(given)).unwrap().quality.feedback, expected);
+        let ageless = parse(&with("quality: {feedback: {half_life_days: none}}\n")).unwrap();
+        assert_eq!(ageless.quality.feedback.half_life, None);
+        let never = fault(&with("quality: {feedback: {half_life_days: never}}\n"));
+        assert!(never.to_string().contains("none or 0.01 to 3650"), "{never}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod embedder_files;
 
 mod config;
 mod quality;
+mod quality_commands;
 mod simulate;
 mod solve;
 mod solver_optima;

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use crate::embedder_files::embedder_or_skip;
 use cema_router::domain::{Prediction, QualitySource};
-use cema_router::profiler::quality::embedder::{self, EMBEDDING_DIMENSIONS};
+use cema_router::profiler::quality::embedder::{self, EMBEDDING_DIMENSIONS, embed_all};
 use cema_router::profiler::quality::estimator::profile::{Profile, ProfileCell};
 use cema_router::profiler::quality::estimator::{Estimator, Scratch};
 use cema_router::profiler::quality::format::{FORMAT_NUMBERS, format_numbers};
-use cema_router::profiler::quality::store::QualityStore;
+use cema_router::profiler::quality::import::{Line, TraceLines, parse_row};
+use cema_router::profiler::quality::store::{QualityStore, StoredPrompt};
 use cema_router::profiler::quality::{
     DestinationPrior, EmbedderParams, EstimatorMode, FleetPriors, Predicting, QualityParams, QualityService,
 };
@@ -39,12 +40,29 @@ struct ReferenceRow {
     vector: String,
     text: usize,
     scores: Vec<Option<f32>>,
+    lengths: Vec<Option<f32>>,
 }
 
 #[derive(Deserialize)]
 struct ReferenceQuery {
     vector: String,
     text: usize,
+    format_aware: Vec<f64>,
+    paper: Vec<f64>,
+    lengths: Vec<f64>,
+}
+
+/// Predictions of real prompts: every sixth of the first rows of `data/open9.jsonl.gz`, from the others.
+#[derive(Deserialize)]
+struct RealReference {
+    rows: usize,
+    models: Vec<String>,
+    queries: Vec<RealQuery>,
+}
+
+#[derive(Deserialize)]
+struct RealQuery {
+    id: String,
     format_aware: Vec<f64>,
     paper: Vec<f64>,
 }
@@ -85,8 +103,10 @@ fn predictions_are_those_of_the_reference() {
     let models = ["a", "b", "c"].map(String::from).to_vec();
     let mut profile = Profile::new(models.clone());
     for row in &reference.rows {
-        let cell = |score: &Option<f32>| score.map(|score| ProfileCell { score, completion_tokens: None });
-        let cells: Vec<_> = row.scores.iter().map(cell).collect();
+        let cell = |(score, length): (&Option<f32>, &Option<f32>)| {
+            score.map(|score| ProfileCell { score, completion_tokens: *length })
+        };
+        let cells: Vec<_> = row.scores.iter().zip(&row.lengths).map(cell).collect();
         profile.push(&unit_vector(&row.vector), reference.texts[row.text].format, &cells);
     }
     for mode in [EstimatorMode::FormatAware, EstimatorMode::Paper] {
@@ -100,7 +120,62 @@ fn predictions_are_those_of_the_reference() {
             for (got, expected) in prediction.quality.iter().zip(expected) {
                 assert!((got.0 - expected).abs() < 1e-5, "{mode}: {got:?}, expected {expected}");
             }
+            if mode == EstimatorMode::FormatAware {
+                for (got, expected) in prediction.completion_tokens.iter().zip(&query.lengths) {
+                    assert!((got.0 - expected).abs() < 1e-4 * expected, "{got:?}, expected {expected}");
+                }
+            }
         }
+    }
+}
+
+#[test]
+fn predictions_of_real_prompts_are_those_of_the_reference() {
+    let Some(params) = embedder_or_skip("predictions_of_real_prompts_are_those_of_the_reference") else {
+        return;
+    };
+    let expected: RealReference =
+        serde_json::from_str(include_str!("../fixtures/quality/real.json")).unwrap();
+    let file = std::io::Cursor::new(include_bytes!("../../data/open9.jsonl.gz"));
+    let mut lines = TraceLines::over(file).unwrap();
+    let prompts: Vec<StoredPrompt> = (0..expected.rows)
+        .map(|_| match lines.next_line().unwrap().unwrap() {
+            Line::Bytes(line) => parse_row(&line).unwrap(),
+            Line::TooLong => panic!("a shipped row is too long"),
+        })
+        .collect();
+    let texts: Vec<&str> = prompts.iter().map(|prompt| prompt.text.as_str()).collect();
+    let mut embedder = embedder::load(&params).unwrap();
+    let embeddings = embed_all(&texts, &mut embedder.workers, &|| ()).unwrap();
+    let mut profile = Profile::new(expected.models.clone());
+    for (_, (prompt, embedding)) in
+        prompts.iter().zip(&embeddings).enumerate().filter(|(row, _)| row % 6 != 0)
+    {
+        let cell = |model: &String| {
+            let score = prompt.scores.iter().find(|score| score.model == *model)?;
+            #[expect(clippy::cast_possible_truncation, reason = "profiles are single precision")]
+            Some(ProfileCell { score: score.score as f32, completion_tokens: None })
+        };
+        let cells: Vec<_> = expected.models.iter().map(cell).collect();
+        profile.push(embedding, format_numbers(&prompt.text), &cells);
+    }
+    let mut scratch = Scratch::default();
+    for (mode, tolerance) in [(EstimatorMode::FormatAware, 1e-4), (EstimatorMode::Paper, 1e-5)] {
+        let params = QualityParams { mode, ..QualityParams::default() };
+        let estimator = Estimator::new(profile.clone(), &priors(&expected.models), &params);
+        let (mut n_near, mut n_cells) = (0, 0);
+        for (i, query) in expected.queries.iter().enumerate() {
+            let (prompt, embedding) = (&prompts[6 * i], &embeddings[6 * i]);
+            assert_eq!(prompt.id, query.id);
+            let estimate = estimator.predict(embedding, &format_numbers(&prompt.text), &mut scratch);
+            let expected = if mode == EstimatorMode::Paper { &query.paper } else { &query.format_aware };
+            for (got, expected) in estimate.prediction.quality.iter().zip(expected) {
+                n_cells += 1;
+                n_near += usize::from((got.0 - expected).abs() < tolerance);
+            }
+        }
+        // Prompts at nearly the same distance may change places at the K-th.
+        assert!(n_cells == 360 && n_near * 100 >= n_cells * 99, "{mode}: {n_near} of {n_cells}");
     }
 }
 

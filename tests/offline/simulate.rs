@@ -46,6 +46,7 @@ fn believed([big, small]: [f64; 2]) -> Arc<Prediction> {
     Arc::new(Prediction {
         quality: vec![Quality(big), Quality(small)],
         completion_tokens: vec![Tokens(10.0); 2],
+        cluster_error: Vec::new(),
         source: QualitySource::Store,
     })
 }

@@ -16,7 +16,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("decision", &["units", "domain", "statistics", "routing", "planning", "problem_file"]),
     ("simulate", &["units", "domain", "statistics", "routing", "planning", "plot"]),
     ("endpoint", &["units", "domain", "telemetry"]),
-    ("profiler", &["units", "domain", "endpoint", "telemetry"]),
+    ("profiler", &["units", "domain", "statistics", "endpoint", "telemetry"]),
     (
         "scheduler",
         &[

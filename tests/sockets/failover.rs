@@ -44,7 +44,7 @@ fn faults(stream: bool) -> Vec<(&'static str, Vec<Step>, &'static str, u16)> {
         ("closes at once", vec![Step::Close], "broken", 503),
         ("resets", vec![Step::Reset], "broken", 503),
         ("closes in the head", vec![write("HTTP/1.1 200 OK\r\ncontent-"), Step::Close], "broken", 503),
-        ("speaks no HTTP", vec![write("SSH-2.0-OpenSSH_9.2\r\n\r\n"), Step::Close], "broken", 503),
+        ("speaks no HTTP", vec![write("SSH-2.0-OpenSSH_9.2\r\n\r\n"), Step::Close], "unusable", 502),
         ("says nothing", vec![Step::WaitClientClose], "first_byte_timeout", 504),
         ("500", refusal(500, ""), "status_5xx", 502),
         ("502", with_type(502, "text/html", "<html>nginx 10.0.0.7</html>"), "status_5xx", 502),
@@ -121,6 +121,34 @@ async fn whatever_fails_before_content_is_made_good_elsewhere() {
             );
             assert_eq!(metrics.count("cema_requests_total", &[]), 1, "{what}");
         }
+    }
+}
+
+#[tokio::test]
+async fn the_words_of_a_refusal_are_not_awaited_for_long() {
+    let head = "HTTP/1.1 500 Status\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    let script = vec![write(head), chunk(error_body("no luck")), Step::WaitClientClose];
+    let (a, b) = (llm(move |_| script.clone()).await, llm(move |_| chat("m", "fine")).await);
+    // As long as it takes: an endpoint may be silent for a minute in the middle of an answer.
+    let nodes = [priced("a", a.url(), 1), priced("b", b.url(), 2)];
+    let router = Router::start(&nodes, &format!("{CHEAPEST_FIRST}timeouts: {{idle_ms: 60000}}\n")).await;
+    let answer = router.chat(&ask("m")).await;
+    assert_eq!((answer.head.status(), answer.text()), (200, chat_body("m", "fine")));
+    assert_eq!(header(&answer, "x-cema-destination"), "b/m");
+}
+
+#[tokio::test]
+async fn errors_of_older_llama_cpp_servers_are_told_as_what_they_are() {
+    let said = r#"error: {"code":400,"message":"the request exceeds the available context size","type":"invalid_request_error"}"#;
+    let stream = vec![stream_head(), chunk(format!("{said}\n\n")), last_chunk()];
+    let a = llm(move |_| stream.clone()).await;
+    let router = Router::start(&[node("a", a.url())], CHEAPEST_FIRST).await;
+    for _ in 0..6 {
+        // Enough of them to open a circuit, if they were the endpoint's faults.
+        let answer = router.chat(&ask_stream("m")).await;
+        let error = answer.json()["error"].take();
+        assert_eq!(answer.head.status(), 400, "{error}");
+        assert_eq!(error["message"], "the request exceeds the available context size");
     }
 }
 

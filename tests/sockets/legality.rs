@@ -144,6 +144,7 @@ impl Client {
         Prediction {
             quality: self.quality.iter().copied().map(Quality).collect(),
             completion_tokens: vec![Tokens(50.0); M],
+            cluster_error: Vec::new(),
             source: QualitySource::Store,
         }
     }

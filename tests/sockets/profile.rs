@@ -27,7 +27,7 @@ const TURNS: usize = 40;
 
 /// The outcome of `future` in virtual time, which stands still until everything sent has arrived. (The clock that
 /// tokio moves by itself does not wait for sockets.)
-async fn in_virtual_time<T>(future: impl Future<Output = T>) -> T {
+pub(crate) async fn in_virtual_time<T>(future: impl Future<Output = T>) -> T {
     tokio::time::pause();
     // While a blocking task runs, the clock does not move by itself.
     let (release, held) = std::sync::mpsc::channel::<()>();
@@ -46,10 +46,11 @@ async fn in_virtual_time<T>(future: impl Future<Output = T>) -> T {
     };
     drop(release);
     holder.await.unwrap();
+    tokio::time::resume();
     outcome
 }
 
-fn config_of(kind: &str, nodes: &[(&str, String)], model: &str) -> String {
+pub(crate) fn config_of(kind: &str, nodes: &[(&str, String)], model: &str) -> String {
     let node = |(name, url): &(&str, String)| {
         format!(
             "  - name: {name}\n    endpoints:\n      - {{url: \"{url}\", kind: {kind}, models: [{{{model}}}]}}\n"
@@ -220,25 +221,25 @@ async fn an_endpoint_that_refuses_long_prompts_is_measured_with_short_ones() {
 }
 
 /// A configuration file in a folder of its own.
-fn on_disk(text: &str) -> (TempDir, PathBuf) {
+pub(crate) fn on_disk(text: &str) -> (TempDir, PathBuf) {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("config.yaml");
     std::fs::write(&path, text).unwrap();
     (folder, path)
 }
 
-fn profile(what: &str, config: &PathBuf, args: &[&str]) -> Command {
+pub(crate) fn profile(what: &str, config: &PathBuf, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cema-router"));
     command.args(["profile", what, "--config"]).arg(config).args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     command
 }
 
-async fn run(what: &str, config: &PathBuf, args: &[&str]) -> Output {
+pub(crate) async fn run(what: &str, config: &PathBuf, args: &[&str]) -> Output {
     in_time("profile to end", profile(what, config, args).output()).await.unwrap()
 }
 
-fn texts(output: &Output) -> (String, String) {
+pub(crate) fn texts(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (text(&output.stdout), text(&output.stderr))
 }

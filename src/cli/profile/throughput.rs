@@ -131,7 +131,7 @@ pub(super) async fn run(args: &ThroughputArgs) -> anyhow::Result<ExitCode> {
     Ok(Outcome::of(was_interrupted, has_failed).exit_code())
 }
 
-fn pool(config: &Config) -> anyhow::Result<EndpointPool> {
+pub(super) fn pool(config: &Config) -> anyhow::Result<EndpointPool> {
     let specs = config.fleet.endpoints.iter().map(endpoint_spec).collect::<anyhow::Result<Vec<_>>>()?;
     let mut limits = timeouts(config);
     limits.first_token = limits.first_token.max(FIRST_TOKEN_MIN);
@@ -141,7 +141,7 @@ fn pool(config: &Config) -> anyhow::Result<EndpointPool> {
 }
 
 /// The destinations called for, in the order of the configuration.
-fn chosen<'a>(config: &'a Config, wanted: &[String]) -> anyhow::Result<Vec<&'a Destination>> {
+pub(super) fn chosen<'a>(config: &'a Config, wanted: &[String]) -> anyhow::Result<Vec<&'a Destination>> {
     let destinations = &config.fleet.destinations;
     for id in wanted {
         if !destinations.iter().any(|d| d.id.as_str() == id) {

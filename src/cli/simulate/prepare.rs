@@ -13,21 +13,16 @@ use crate::config::{Scenario, UnirouteErrors};
 use crate::domain::{
     CachedPrefix, Capabilities, Constraints, ModelTarget, Prediction, QualitySource, RoutingRequest,
 };
-use crate::profiler::quality::embedder::{self, EMBEDDING_DIMENSIONS, Embedding};
+use crate::profiler::quality::clusters::PromptClusters;
+use crate::profiler::quality::embedder::{self, Embedding};
 use crate::profiler::quality::estimator::profile::{Profile, ProfileCell};
 use crate::profiler::quality::estimator::{Estimator, Scratch};
 use crate::profiler::quality::format::format_numbers;
 use crate::profiler::quality::store::QualityStore;
-use crate::profiler::quality::{DestinationPrior, EmbedderParams, FleetPriors, QualityParams};
-use crate::routing::rng_for;
-use crate::simulate::clusters::KMeans;
+use crate::profiler::quality::{DestinationPrior, EmbedderParams, FleetPriors};
 use crate::simulate::{SimulatedRequest, Workload};
 use crate::units::{Bytes, Quality, Tokens};
 
-/// Clusters of UniRoute.
-const CLUSTERS: usize = 20;
-/// Seed of the clustering: a property of the profile, the same for every run.
-const CLUSTER_SEED: u64 = 0;
 /// Expected length where neither profile nor neighbours know one.
 const COMPLETION_PRIOR: Tokens = Tokens(250.0);
 
@@ -81,9 +76,9 @@ pub(super) fn predicted(
     if profile.is_empty() {
         bail!("the profile has no row with a score of {}", models_of(scenario).join(", "));
     }
-    let clusters =
-        (scenario.uniroute == UnirouteErrors::Clusters).then(|| PromptClusters::new(scenario, &profile));
-    let estimator = Estimator::new(profile, &priors(scenario), &quality_params(scenario));
+    let clusters = (scenario.uniroute == UnirouteErrors::Clusters)
+        .then(|| PromptClusters::new(&profile, &priors(scenario)));
+    let estimator = Estimator::new(profile, &priors(scenario), &scenario.quality.params());
     let rows = true_rows(scenario, trace)?;
     let mut scratch = Scratch::default();
     let believed = rows.iter().zip(&of_trace).map(|(row, embedding)| {
@@ -94,7 +89,7 @@ pub(super) fn predicted(
     });
     let believed = believed.collect();
     let clusters = clusters.map(|clusters| {
-        (of_trace.iter().map(|e| clusters.means.nearest(e.as_slice())).collect(), clusters.error)
+        (of_trace.iter().map(|embedding| clusters.of(embedding)).collect(), clusters.error().to_vec())
     });
     join(scenario, &rows, believed, clusters)
 }
@@ -161,17 +156,6 @@ fn priors(scenario: &Scenario) -> FleetPriors {
     FleetPriors { destinations: prior.collect() }
 }
 
-fn quality_params(scenario: &Scenario) -> QualityParams {
-    let quality = &scenario.quality;
-    QualityParams {
-        store: quality.store.clone(),
-        mode: quality.mode,
-        neighbours: quality.neighbours as usize,
-        min_similarity: quality.min_similarity,
-        prior_strength: quality.prior_strength,
-    }
-}
-
 /// Every row must have a score and a length for every destination.
 fn true_rows<'a>(scenario: &Scenario, trace: &'a Trace) -> anyhow::Result<Vec<TrueRow<'a>>> {
     let columns = scenario.destinations.iter().zip(&scenario.trace_models);
@@ -193,7 +177,8 @@ fn true_rows<'a>(scenario: &Scenario, trace: &'a Trace) -> anyhow::Result<Vec<Tr
             quality.push(Quality(score.score));
             completion_tokens.push(score.completion_tokens.map_or(COMPLETION_PRIOR, Tokens));
         }
-        let truth = Arc::new(Prediction { quality, completion_tokens, source: QualitySource::Store });
+        let (cluster_error, source) = (Vec::new(), QualitySource::Store);
+        let truth = Arc::new(Prediction { quality, completion_tokens, cluster_error, source });
         rows.push(TrueRow { row, truth });
     }
     Ok(rows)
@@ -237,42 +222,6 @@ fn request(row: &TraceRow) -> RoutingRequest {
         constraints: Constraints::default(),
         weights: None,
         time: None,
-    }
-}
-
-struct PromptClusters {
-    means: KMeans,
-    error: Vec<f64>,
-}
-
-impl PromptClusters {
-    /// k-means over the profile's embeddings; the error of a cluster at a destination is the mean loss of its
-    /// rows there, or of all rows where none of the cluster's was scored.
-    fn new(scenario: &Scenario, profile: &Profile) -> Self {
-        let rows: Vec<&[f32]> = (0..profile.len()).map(|row| profile.embedding(row)).collect();
-        debug_assert!(
-            rows.iter().all(|row| row.len() == EMBEDDING_DIMENSIONS),
-            "only embeddings are clustered"
-        );
-        let means = KMeans::fit(&rows, CLUSTERS, &mut rng_for(CLUSTER_SEED, 0));
-        let of_row: Vec<usize> = rows.iter().map(|row| means.nearest(row)).collect();
-        let mut error = Vec::with_capacity(means.len() * scenario.destinations.len());
-        for cluster in 0..means.len() {
-            for (destination, model) in scenario.destinations.iter().zip(&scenario.trace_models) {
-                let column = profile.models().iter().position(|name| **name == **model);
-                let mean_loss = |belongs: &dyn Fn(usize) -> bool| {
-                    let cells = (0..profile.len()).filter(|row| belongs(*row));
-                    let losses =
-                        cells.filter_map(|row| Some(1.0 - f64::from(profile.cells(row)[column?]?.score)));
-                    let (n, sum) = losses.fold((0.0, 0.0), |(n, sum), loss| (n + 1.0, sum + loss));
-                    (n > 0.0).then(|| sum / n)
-                };
-                let of_cluster = mean_loss(&|row| of_row[row] == cluster);
-                let loss = of_cluster.or_else(|| mean_loss(&|_| true));
-                error.push(loss.unwrap_or(1.0 - destination.quality_prior.get()));
-            }
-        }
-        Self { means, error }
     }
 }
 

@@ -77,12 +77,19 @@ impl Moved<'_> {
         let alike = |destination: &Destination| self.logged.iter().position(|d| d.model == destination.model);
         let n = logged.completion_tokens.len().max(1) as f64;
         let mean = Tokens(logged.completion_tokens.iter().map(|tokens| tokens.0).sum::<f64>() / n);
+        let has_clusters = logged.cluster_error.len() == self.logged.len();
+        let error = |(now, was): (&Destination, &Option<usize>)| {
+            // Of a destination that nothing is known of: as good as it is taken to be.
+            was.or_else(|| alike(now)).map_or(1.0 - now.quality_prior.0, |was| logged.cluster_error[was])
+        };
+        let pairs = || self.now.iter().zip(self.was);
+        let cluster_error = if has_clusters { pairs().map(error).collect() } else { Vec::new() };
         let of = |(now, was): (&Destination, &Option<usize>)| match was.or_else(|| alike(now)) {
             Some(was) => (logged.quality[was], logged.completion_tokens[was]),
             None => (now.quality_prior, mean),
         };
-        let (quality, completion_tokens) = self.now.iter().zip(self.was).map(of).unzip();
-        Prediction { quality, completion_tokens, source: logged.source }
+        let (quality, completion_tokens) = pairs().map(of).unzip();
+        Prediction { quality, completion_tokens, cluster_error, source: logged.source }
     }
 }
 

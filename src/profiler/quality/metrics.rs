@@ -35,6 +35,8 @@ pub struct QualityMetrics {
     pub coverage_ratio: Gauge,
     /// Σ of the neighbours' weights per prediction; near 0 = nothing similar was profiled.
     pub evidence: Histogram,
+    /// Predictions that hardly rest on anything.
+    pub low_evidence_total: IntCounter,
 }
 
 impl QualityMetrics {
@@ -80,6 +82,10 @@ impl QualityMetrics {
                 )
                 .buckets(EVIDENCE.to_vec()),
             )?,
+            low_evidence_total: IntCounter::new(
+                "cema_quality_low_evidence_total",
+                "Predictions with neighbours that weigh less than one identical prompt, or mostly replaced by the mean.",
+            )?,
         };
         metrics.collectors().into_iter().try_for_each(|collector| registry.register(collector))?;
         Ok(metrics)
@@ -90,7 +96,7 @@ impl QualityMetrics {
         self.by_source[source as usize].inc();
     }
 
-    fn collectors(&self) -> [Box<dyn Collector>; 9] {
+    fn collectors(&self) -> [Box<dyn Collector>; 10] {
         [
             Box::new(self.source_total.clone()),
             Box::new(self.embed_duration_seconds.clone()),
@@ -101,6 +107,7 @@ impl QualityMetrics {
             Box::new(self.store_rows.clone()),
             Box::new(self.coverage_ratio.clone()),
             Box::new(self.evidence.clone()),
+            Box::new(self.low_evidence_total.clone()),
         ]
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::embedder::set_up_cache;
+use super::feedback::FeedbackParams;
 use crate::domain::named::named_enum;
 use crate::units::{Quality, Tokens};
 
@@ -18,6 +19,17 @@ named_enum! {
     }
 }
 
+named_enum! {
+    /// What is predicted for prompts unlike every profiled one.
+    pub enum OodGate {
+        /// Weights fall with distance, beside the weight κ of the mean.
+        Soft = "soft",
+        /// The same, drawn to the destination's mean where the nearest prompts are farther than the profile's own are
+        /// from each other.
+        Mean = "mean",
+    }
+}
+
 /// Parameters of the store and the estimator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QualityParams {
@@ -28,11 +40,19 @@ pub struct QualityParams {
     /// K, the most neighbours that count; at least 1. [`EstimatorMode::FormatAware`] uses at most a fifth
     /// of the profiled prompts, but never less than 20.
     pub neighbours: usize,
+    /// γ, how fast a neighbour's weight falls with its distance in [`EstimatorMode::FormatAware`]; not negative.
+    pub sharpness: f64,
     /// Least cosine similarity of a neighbour in [`EstimatorMode::Paper`].
     pub min_similarity: f64,
     /// κ, the weight of the destination's mean beside the neighbours' in [`EstimatorMode::FormatAware`];
     /// not negative.
     pub prior_strength: f64,
+    /// What is done about prompts unlike every profiled one.
+    pub ood: OodGate,
+    /// Whether the error rates of prompt clusters are predicted as well, which policy `uniroute` asks for.
+    pub predicts_clusters: bool,
+    /// What clients say of answers.
+    pub feedback: FeedbackParams,
 }
 
 impl Default for QualityParams {
@@ -41,8 +61,12 @@ impl Default for QualityParams {
             store: PathBuf::from("quality"),
             mode: EstimatorMode::FormatAware,
             neighbours: 160,
+            sharpness: 5.0,
             min_similarity: 0.3,
             prior_strength: 0.1,
+            ood: OodGate::Soft,
+            predicts_clusters: false,
+            feedback: FeedbackParams::default(),
         }
     }
 }

@@ -7,9 +7,11 @@
 
 #[cfg(test)]
 pub(crate) mod by_hand;
+mod learning;
 
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use prometheus::Registry;
@@ -17,13 +19,20 @@ use tokio::sync::oneshot;
 
 use crate::domain::{Prediction, QualitySource};
 use crate::profiler::quality::cache::{EmbeddingCache, TextKey};
+use crate::profiler::quality::clusters::PromptClusters;
 use crate::profiler::quality::embedder::{self, Embedder, EmbedderError, Embedding, LoadedEmbedder};
+use crate::profiler::quality::estimator::profile::Profile;
 use crate::profiler::quality::estimator::{Estimator, Scratch};
+use crate::profiler::quality::feedback::live::{LiveFeedback, LiveScratch};
+use crate::profiler::quality::feedback::unix_now;
 use crate::profiler::quality::format::format_numbers;
 use crate::profiler::quality::metrics::QualityMetrics;
 use crate::profiler::quality::params::{EmbedderParams, FleetPriors, QualityParams};
 use crate::profiler::quality::queue::JobQueue;
-use crate::profiler::quality::store::{QualityStore, StoreError};
+use crate::profiler::quality::store::{FeedbackRow, QualityStore, StoreError};
+
+pub use learning::EmbedError;
+use learning::Waking;
 
 /// Predicts quality and length per destination. A cheap handle; the threads end with the last one.
 #[derive(Clone)]
@@ -33,7 +42,12 @@ struct Handle {
     /// The configured priors by why they are used, in the order of [`QualitySource::ALL`].
     priors: Vec<Arc<Prediction>>,
     metrics: QualityMetrics,
-    mode: Mode,
+    /// What looks prompts up, where there is something to look in.
+    active: OnceLock<Arc<Predictor>>,
+    /// Why prompts are not looked up, where they are not.
+    off: Option<Off>,
+    /// How feedback can still make it active.
+    waking: Mutex<Option<Waking>>,
 }
 
 /// What [`QualityService::predict`] gives.
@@ -45,18 +59,22 @@ pub enum Predicting {
     Pending(oneshot::Receiver<Prediction>),
 }
 
-/// What the service can do; fixed at start.
-enum Mode {
-    /// Looks prompts up.
-    Active(Arc<Predictor>),
-    /// Gives priors only, for this reason.
-    Priors { source: QualitySource, reason: String },
+/// Why only priors are given.
+struct Off {
+    source: QualitySource,
+    reason: String,
 }
 
 /// What the threads share.
 struct Predictor {
     estimator: Estimator,
-    priors: FleetPriors,
+    /// Where a policy asks for them.
+    clusters: Option<PromptClusters>,
+    /// Where the index is kept.
+    store: PathBuf,
+    live: LiveFeedback,
+    model_sha256: String,
+    priors: Priors,
     metrics: QualityMetrics,
     cache: EmbeddingCache,
     to_embed: JobQueue<EmbedJob>,
@@ -67,7 +85,29 @@ struct Predictor {
 struct EmbedJob {
     text: Arc<str>,
     key: TextKey,
-    reply: oneshot::Sender<Prediction>,
+    reply: Reply,
+}
+
+/// What is wanted of an embedding.
+enum Reply {
+    Prediction(oneshot::Sender<Prediction>),
+    Embedding(oneshot::Sender<Embedding>),
+}
+
+impl Reply {
+    fn is_closed(&self) -> bool {
+        match self {
+            Self::Prediction(reply) => reply.is_closed(),
+            Self::Embedding(reply) => reply.is_closed(),
+        }
+    }
+}
+
+/// Buffers of one thread.
+#[derive(Default)]
+struct Buffers {
+    profile: Scratch,
+    live: LiveScratch,
 }
 
 struct LookupJob {
@@ -93,27 +133,31 @@ impl QualityService {
     ) -> prometheus::Result<Self> {
         let metrics = QualityMetrics::register(registry)?;
         let prepared = prepare(params, embedder, &priors, &metrics);
-        let service = Self::assemble(prepared, embedder, priors, metrics);
+        let waking = prepared.as_ref().err().filter(|why| why.is_emptiness());
+        let waking = waking.map(|_| Waking::new(params, embedder, &priors));
+        let priors = Priors { fleet: priors, predicts_clusters: params.predicts_clusters };
+        let service = Self::assemble(prepared, embedder, priors, metrics, waking);
         service.announce();
         Ok(service)
     }
 
     fn assemble(
-        prepared: Result<(Estimator, LoadedEmbedder), Unavailable>,
+        prepared: Result<Prepared, Unavailable>,
         params: &EmbedderParams,
-        priors: FleetPriors,
+        priors: Priors,
         metrics: QualityMetrics,
+        waking: Option<Waking>,
     ) -> Self {
-        let labelled = |source: &QualitySource| Arc::new(prior(&priors, *source));
+        let labelled = |source: &QualitySource| Arc::new(priors.labelled(*source));
         let by_source = QualitySource::ALL.iter().map(labelled).collect();
-        let mode = match prepared {
-            Ok((estimator, loaded)) => {
-                let predictor = Arc::new(Predictor::new(estimator, params, priors, metrics.clone()));
-                spawn_threads(&predictor, loaded.workers)
-            }
-            Err(unavailable) => unavailable.into_mode(),
+        let started = prepared
+            .map_err(Off::from)
+            .and_then(|prepared| start_predictor(prepared, params, priors, metrics.clone()));
+        let (active, off) = match started {
+            Ok(predictor) => (OnceLock::from(predictor), None),
+            Err(off) => (OnceLock::new(), Some(off)),
         };
-        Self(Arc::new(Handle { priors: by_source, metrics, mode }))
+        Self(Arc::new(Handle { priors: by_source, metrics, active, off, waking: Mutex::new(waking) }))
     }
 
     /// The configured priors, labelled with why they are used.
@@ -129,18 +173,22 @@ impl QualityService {
     /// [`QualityService::record_source`].
     #[must_use]
     pub fn predict(&self, text: impl Into<Arc<str>>) -> Predicting {
-        match &self.0.mode {
-            Mode::Active(predictor) => predictor
+        match self.0.active.get() {
+            Some(predictor) => predictor
                 .submit(text.into())
                 .map_or_else(|| Predicting::Known(self.prior(QualitySource::Late)), Predicting::Pending),
-            Mode::Priors { source, .. } => Predicting::Known(self.prior(*source)),
+            None => Predicting::Known(self.prior(self.off_source())),
         }
+    }
+
+    fn off_source(&self) -> QualitySource {
+        self.0.off.as_ref().map_or(QualitySource::NoProfile, |off| off.source)
     }
 
     /// Whether prompts are looked up; `false` when [`QualityService::predict`] can only give priors.
     #[must_use]
     pub fn is_active(&self) -> bool {
-        matches!(self.0.mode, Mode::Active(_))
+        self.0.active.get().is_some()
     }
 
     /// Counts where the quality of one planned request came from. The caller counts, once per request,
@@ -153,27 +201,28 @@ impl QualityService {
     /// One line for people: what predictions rest on.
     #[must_use]
     pub fn status(&self) -> String {
-        match &self.0.mode {
-            Mode::Active(predictor) => format!("{} profiled prompts", predictor.estimator.rows()),
-            Mode::Priors { reason, .. } => format!("priors only: {reason}"),
+        match self.0.active.get() {
+            Some(predictor) => match predictor.live.len() {
+                0 => format!("{} profiled prompts", predictor.estimator.rows()),
+                n => format!("{} profiled prompts and {n} scores of clients", predictor.estimator.rows()),
+            },
+            None => format!("priors only: {}", self.0.off.as_ref().map_or("", |off| off.reason.as_str())),
         }
     }
 
     fn announce(&self) {
-        match &self.0.mode {
-            Mode::Active(predictor) => {
-                tracing::info!(prompts = predictor.estimator.rows(), "quality prediction is on");
-            }
-            Mode::Priors { source, reason } => {
-                tracing::warn!(%source, reason, "quality prediction is off, routing on quality_prior");
-            }
+        if let Some(predictor) = self.0.active.get() {
+            let (prompts, feedback) = (predictor.estimator.rows(), predictor.live.len());
+            tracing::info!(prompts, feedback, "quality prediction is on");
+        } else if let Some(Off { source, reason }) = &self.0.off {
+            tracing::warn!(%source, reason, "quality prediction is off, routing on quality_prior");
         }
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if let Mode::Active(predictor) = &self.mode {
+        if let Some(predictor) = self.active.get() {
             predictor.to_embed.close();
             predictor.to_look_up.close();
             self.metrics.embedder_up.set(0);
@@ -193,13 +242,50 @@ enum Unavailable {
 }
 
 impl Unavailable {
-    fn into_mode(self) -> Mode {
-        let source = match &self {
-            Self::Store(StoreError::OtherEmbedder { .. }) | Self::Embedder(_) => QualitySource::NoEmbedder,
-            Self::Store(_) | Self::NoRows => QualitySource::NoProfile,
-        };
-        Mode::Priors { source, reason: self.to_string() }
+    /// Whether it only takes something to look in.
+    const fn is_emptiness(&self) -> bool {
+        matches!(self, Self::Store(StoreError::Missing(_)) | Self::NoRows)
     }
+}
+
+impl From<Unavailable> for Off {
+    fn from(unavailable: Unavailable) -> Self {
+        let source = match &unavailable {
+            Unavailable::Store(StoreError::OtherEmbedder { .. }) | Unavailable::Embedder(_) => {
+                QualitySource::NoEmbedder
+            }
+            Unavailable::Store(_) | Unavailable::NoRows => QualitySource::NoProfile,
+        };
+        Self { source, reason: unavailable.to_string() }
+    }
+}
+
+/// What is predicted where nothing can be looked up.
+struct Priors {
+    fleet: FleetPriors,
+    predicts_clusters: bool,
+}
+
+impl Priors {
+    fn labelled(&self, source: QualitySource) -> Prediction {
+        let destinations = &self.fleet.destinations;
+        let errors = destinations.iter().filter(|_| self.predicts_clusters).map(|d| 1.0 - d.quality.get());
+        Prediction {
+            quality: destinations.iter().map(|prior| prior.quality).collect(),
+            completion_tokens: destinations.iter().map(|prior| prior.completion_tokens).collect(),
+            cluster_error: errors.collect(),
+            source,
+        }
+    }
+}
+
+/// What prompts are looked up with and in.
+struct Prepared {
+    estimator: Estimator,
+    clusters: Option<PromptClusters>,
+    store: PathBuf,
+    live: LiveFeedback,
+    loaded: LoadedEmbedder,
 }
 
 /// Reads the store and, only if there is something to compare with, loads the model.
@@ -208,63 +294,86 @@ fn prepare(
     embedder: &EmbedderParams,
     priors: &FleetPriors,
     metrics: &QualityMetrics,
-) -> Result<(Estimator, LoadedEmbedder), Unavailable> {
+) -> Result<Prepared, Unavailable> {
     let store = QualityStore::open(&params.store)?;
     let mut models: Vec<String> = priors.destinations.iter().map(|prior| prior.model.to_string()).collect();
     models.sort_unstable();
     models.dedup();
     let profile = store.load_profile(&models)?;
-    if profile.is_empty() {
+    let has_feedback = |row: &FeedbackRow| models.contains(&row.model);
+    if profile.is_empty() && !store.recent_feedback("", params.feedback.rows_max)?.iter().any(has_feedback) {
         return Err(Unavailable::NoRows);
     }
     metrics.store_rows.set(i64::try_from(profile.len()).unwrap_or(i64::MAX));
     metrics.coverage_ratio.set(profile.coverage());
     let loaded = embedder::load(embedder)?;
     store.check_embedder(&loaded.model_sha256)?;
-    Ok((Estimator::new(profile, priors, params), loaded))
+    let feedback = store.recent_feedback(&loaded.model_sha256, params.feedback.rows_max)?;
+    Ok(Prepared::new((profile, feedback), loaded, priors, params))
+}
+
+impl Prepared {
+    fn new(
+        (profile, feedback): (Profile, Vec<FeedbackRow>),
+        loaded: LoadedEmbedder,
+        priors: &FleetPriors,
+        params: &QualityParams,
+    ) -> Self {
+        let clusters = params.predicts_clusters.then(|| PromptClusters::new(&profile, priors));
+        let mut estimator = Estimator::new(profile, priors, params);
+        estimator.map_index(&params.store);
+        let models = priors.destinations.iter().map(|prior| Arc::clone(&prior.model));
+        let live = LiveFeedback::new(models, &params.feedback);
+        for row in &feedback {
+            learning::recall(&live, &estimator, row);
+        }
+        Self { estimator, clusters, store: params.store.clone(), live, loaded }
+    }
 }
 
 /// Starts one thread per embedder, one for cached prompts, and one that builds the index.
-fn spawn_threads(predictor: &Arc<Predictor>, workers: Vec<Box<dyn Embedder>>) -> Mode {
+fn start_predictor(
+    prepared: Prepared,
+    params: &EmbedderParams,
+    priors: Priors,
+    metrics: QualityMetrics,
+) -> Result<Arc<Predictor>, Off> {
+    let Prepared { estimator, clusters, store, live, loaded } = prepared;
+    let predictor = Arc::new(Predictor {
+        estimator,
+        clusters,
+        store,
+        live,
+        model_sha256: loaded.model_sha256,
+        priors,
+        metrics,
+        cache: EmbeddingCache::new(params.cache_entries),
+        to_embed: JobQueue::new(params.queue),
+        to_look_up: JobQueue::new(params.queue),
+        is_failing: AtomicBool::new(false),
+    });
     let spawn = |name: String, run: Box<dyn FnOnce(&Predictor) + Send>| {
-        let predictor = Arc::clone(predictor);
+        let predictor = Arc::clone(&predictor);
         std::thread::Builder::new().name(name).spawn(move || run(&predictor))
     };
-    let embedding = workers.into_iter().enumerate().map(|(i, mut worker)| {
+    let embedding = loaded.workers.into_iter().enumerate().map(|(i, mut worker)| {
         spawn(format!("cema-embed-{i}"), Box::new(move |predictor| predictor.run_embedding(worker.as_mut())))
     });
     let others = [
         spawn("cema-lookup".to_owned(), Box::new(Predictor::run_lookups)),
-        spawn("cema-index".to_owned(), Box::new(Predictor::build_index)),
+        spawn("cema-index".to_owned(), Box::new(Predictor::prepare)),
     ];
     if let Some(error) = embedding.chain(others).find_map(Result::err) {
         predictor.to_embed.close();
         predictor.to_look_up.close();
         let reason = format!("no thread for the embedder: {error}");
-        return Mode::Priors { source: QualitySource::NoEmbedder, reason };
+        return Err(Off { source: QualitySource::NoEmbedder, reason });
     }
     predictor.metrics.embedder_up.set(1);
-    Mode::Active(Arc::clone(predictor))
+    Ok(predictor)
 }
 
 impl Predictor {
-    fn new(
-        estimator: Estimator,
-        params: &EmbedderParams,
-        priors: FleetPriors,
-        metrics: QualityMetrics,
-    ) -> Self {
-        Self {
-            estimator,
-            priors,
-            metrics,
-            cache: EmbeddingCache::new(params.cache_entries),
-            to_embed: JobQueue::new(params.queue),
-            to_look_up: JobQueue::new(params.queue),
-            is_failing: AtomicBool::new(false),
-        }
-    }
-
     /// `None` if the queue is full.
     fn submit(&self, text: Arc<str>) -> Option<oneshot::Receiver<Prediction>> {
         let (reply, receiver) = oneshot::channel();
@@ -274,41 +383,50 @@ impl Predictor {
                 self.metrics.embed_cache_hits_total.inc();
                 self.to_look_up.push(LookupJob { text, embedding, reply }).is_ok()
             }
-            None => self.to_embed.push(EmbedJob { text, key, reply }).is_ok(),
+            None => self.to_embed.push(EmbedJob { text, key, reply: Reply::Prediction(reply) }).is_ok(),
         };
         self.metrics.embed_queue_depth.set(self.queue_depth());
         is_queued.then_some(receiver)
     }
 
     fn run_embedding(&self, worker: &mut dyn Embedder) {
-        let mut scratch = Scratch::default();
+        let mut buffers = Buffers::default();
         while let Some(job) = self.to_embed.pop() {
             self.metrics.embed_queue_depth.set(self.queue_depth());
             // The client left, or the plan was made without it.
             if job.reply.is_closed() {
                 continue;
             }
-            let prediction = match self.embed(worker, &job) {
-                Some(embedding) => self.look_up(&job.text, &embedding, &mut scratch),
-                None => prior(&self.priors, QualitySource::NoEmbedder),
-            };
-            // Nobody waits any more: the embedding is in the cache all the same.
-            drop(job.reply.send(prediction));
-        }
-    }
-
-    fn run_lookups(&self) {
-        let mut scratch = Scratch::default();
-        while let Some(job) = self.to_look_up.pop() {
-            if !job.reply.is_closed() {
-                drop(job.reply.send(self.look_up(&job.text, &job.embedding, &mut scratch)));
+            let embedding = self.embed(worker, &job);
+            // Where nobody waits any more the embedding is in the cache all the same.
+            match (job.reply, embedding) {
+                (Reply::Prediction(reply), Some(embedding)) => {
+                    drop(reply.send(self.look_up(&job.text, &embedding, &mut buffers)));
+                }
+                (Reply::Prediction(reply), None) => {
+                    drop(reply.send(self.priors.labelled(QualitySource::NoEmbedder)));
+                }
+                (Reply::Embedding(reply), Some(embedding)) => drop(reply.send(embedding)),
+                (Reply::Embedding(_), None) => {}
             }
         }
     }
 
-    fn build_index(&self) {
-        if let Err(error) = self.estimator.build_index() {
-            tracing::warn!(error, "quality index not built, every prediction scans the whole store");
+    fn run_lookups(&self) {
+        let mut buffers = Buffers::default();
+        while let Some(job) = self.to_look_up.pop() {
+            if !job.reply.is_closed() {
+                drop(job.reply.send(self.look_up(&job.text, &job.embedding, &mut buffers)));
+            }
+        }
+    }
+
+    fn prepare(&self) {
+        if let Err(error) = self.estimator.prepare(Some(&self.store)) {
+            tracing::warn!(
+                error,
+                "quality index not built or not kept: predictions scan, or the next start is slow"
+            );
         }
     }
 
@@ -339,22 +457,23 @@ impl Predictor {
         }
     }
 
-    fn look_up(&self, text: &str, embedding: &Embedding, scratch: &mut Scratch) -> Prediction {
-        let estimate = self.estimator.predict(embedding, &format_numbers(text), scratch);
+    fn look_up(&self, text: &str, embedding: &Embedding, buffers: &mut Buffers) -> Prediction {
+        let format = format_numbers(text);
+        let mut estimate = self.estimator.predict(embedding, &format, &mut buffers.profile);
+        let to_blend = (&mut estimate, &mut buffers.live);
+        self.live.blend(&self.estimator, (embedding, &format), unix_now(), to_blend);
+        if let Some(clusters) = &self.clusters {
+            estimate.prediction.cluster_error = clusters.error_of(clusters.of(embedding)).to_vec();
+        }
         self.metrics.evidence.observe(estimate.evidence);
+        if estimate.has_low_evidence() {
+            self.metrics.low_evidence_total.inc();
+        }
         estimate.prediction
     }
 
     fn queue_depth(&self) -> i64 {
         i64::try_from(self.to_embed.len()).unwrap_or(i64::MAX)
-    }
-}
-
-fn prior(priors: &FleetPriors, source: QualitySource) -> Prediction {
-    Prediction {
-        quality: priors.destinations.iter().map(|prior| prior.quality).collect(),
-        completion_tokens: priors.destinations.iter().map(|prior| prior.completion_tokens).collect(),
-        source,
     }
 }
 
@@ -364,7 +483,7 @@ mod tests {
 
     use super::*;
     use crate::profiler::quality::embedder::EMBEDDING_DIMENSIONS;
-    use crate::profiler::quality::estimator::profile::{Profile, ProfileCell};
+    use crate::profiler::quality::estimator::profile::ProfileCell;
     use crate::profiler::quality::params::DestinationPrior;
     use crate::units::{Quality, Tokens};
 
@@ -411,11 +530,16 @@ mod tests {
     }
 
     /// One profiled prompt on axis 0, where model `m` scored 1 with 50 tokens.
-    fn estimator() -> Estimator {
+    fn prepared(loaded: LoadedEmbedder) -> Prepared {
         let mut profile = Profile::new(vec!["m".to_owned()]);
         let cell = ProfileCell { score: 1.0, completion_tokens: Some(50.0) };
         profile.push(&axis(0), [0.0; 14], &[Some(cell)]);
-        Estimator::new(profile, &priors(), &QualityParams::default())
+        let params = QualityParams { predicts_clusters: true, ..QualityParams::default() };
+        Prepared::new((profile, Vec::new()), loaded, &priors(), &params)
+    }
+
+    fn clustered_priors() -> Priors {
+        Priors { fleet: priors(), predicts_clusters: true }
     }
 
     fn fixture(queue: usize) -> Fixture {
@@ -426,7 +550,8 @@ mod tests {
         let registry = Registry::new();
         let metrics = QualityMetrics::register(&registry).unwrap();
         let params = EmbedderParams { queue, ..EmbedderParams::default() };
-        let service = QualityService::assemble(Ok((estimator(), loaded)), &params, priors(), metrics);
+        let service =
+            QualityService::assemble(Ok(prepared(loaded)), &params, clustered_priors(), metrics, None);
         Fixture { service, asked, answers, registry }
     }
 
@@ -447,6 +572,8 @@ mod tests {
         assert_eq!(prediction.source, QualitySource::Store);
         assert!((prediction.quality[0].0 - 1.0).abs() < 1e-6, "{prediction:?}");
         assert_eq!(prediction.quality[1], Quality(0.6));
+        assert_eq!(prediction.cluster_error, [0.0, 0.4]);
+        assert_eq!(f.service.prior(QualitySource::Late).cluster_error, [0.4, 0.4]);
         assert!((prediction.completion_tokens[0].0 - 50.0).abs() < 1e-6, "{prediction:?}");
     }
 
@@ -510,10 +637,11 @@ mod tests {
         let metrics = QualityMetrics::register(&Registry::new()).unwrap();
         let loaded = LoadedEmbedder { model_sha256: String::new(), workers: vec![Box::new(Touchy)] };
         let service = QualityService::assemble(
-            Ok((estimator(), loaded)),
+            Ok(prepared(loaded)),
             &EmbedderParams::default(),
-            priors(),
+            clustered_priors(),
             metrics,
+            None,
         );
         let odd = predicted(service.predict("odd"));
         assert_eq!(odd.source, QualitySource::NoEmbedder);
@@ -552,7 +680,8 @@ mod tests {
     fn without_the_embedder_priors_are_given_and_the_reason_is_told() {
         let prepared = Err(Unavailable::Embedder(EmbedderError::NotBuilt));
         let metrics = QualityMetrics::register(&Registry::new()).unwrap();
-        let service = QualityService::assemble(prepared, &EmbedderParams::default(), priors(), metrics);
+        let service =
+            QualityService::assemble(prepared, &EmbedderParams::default(), clustered_priors(), metrics, None);
         let prediction = predicted(service.predict("hello"));
         assert_eq!(prediction, service.prior(QualitySource::NoEmbedder));
         assert!(service.status().contains("no embedder"), "{}", service.status());

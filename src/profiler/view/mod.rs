@@ -172,6 +172,7 @@ impl Seen<'_> {
         let moment = Moment {
             pace: self.speed.map_or(1.0, |speed| speed.pace),
             lateness: self.speed.map_or(1.0, |speed| speed.lateness),
+            verbosity: self.speed.map_or(1.0, |speed| speed.completion_ratio.value),
             warm_up: self.load.map_or(Seconds::ZERO, ModelLoad::added),
             elsewhere,
         };
@@ -229,6 +230,7 @@ fn differs(view: &FleetView, next: &FleetView) -> bool {
         || moments.any(|(from, to)| {
             moves(from.pace, to.pace)
                 || moves(from.lateness, to.lateness)
+                || moves(from.verbosity, to.verbosity)
                 || moves(from.warm_up.0, to.warm_up.0)
                 || (from.elsewhere.running, from.elsewhere.queued)
                     != (to.elsewhere.running, to.elsewhere.queued)

@@ -28,6 +28,7 @@ use super::stack::Answers;
 use crate::decision::explanation::Explanation;
 use crate::domain::Destination;
 use crate::endpoint::EndpointPool;
+use crate::profiler::quality::feedback::Feedback;
 use crate::profiler::view::Viewer;
 use crate::scheduler::Scheduler;
 use crate::telemetry::metrics_book::MetricsBook;
@@ -66,6 +67,8 @@ pub struct AdminParts {
     pub readiness: Readiness,
     /// Figures of destinations.
     pub viewer: Viewer,
+    /// How far predictions are off, by what clients say.
+    pub feedback: Feedback,
     /// Names of endpoints.
     pub pool: Arc<EndpointPool>,
     /// Who may use the API.
@@ -260,6 +263,7 @@ fn destinations(parts: &AdminParts) -> Value {
                 report,
                 availability: availabilities.get(report.destination.endpoint.idx()),
                 state: states.get(idx),
+                drift: parts.feedback.drift(&report.destination.model),
             };
             shown.to_json()
         })

@@ -8,7 +8,7 @@ use crate::domain::{
 use crate::routing::completion::timeline::Timeline;
 use crate::routing::legal::LegalSet;
 use crate::routing::params::{CompletionModel, EnergyModel, TimeTerm};
-use crate::routing::problem::{DestinationLoad, Problem, ProblemError, ProblemTables, SumTables};
+use crate::routing::problem::{Clusters, DestinationLoad, Problem, ProblemError, ProblemTables, SumTables};
 use crate::units::{Bytes, Joules, Seconds, Tokens, Usd, Watts};
 
 /// Bytes of response body per completion token: about four characters of text. Framing is not counted.
@@ -76,6 +76,7 @@ impl Problem {
             tables.length_tokens.push(predicted_length(item).get());
             tables.weights.push(item.request.weights.unwrap_or(context.weights));
         }
+        tables.clusters = clusters(batch, m);
         tables.destinations = loads(batch.len(), context, &tables.transfer_s);
         let has_deadline = |item: &BatchItem<'_>| item.request.constraints.deadline.is_some();
         if context.finish_target.is_some() || batch.iter().any(has_deadline) {
@@ -103,6 +104,7 @@ pub(super) struct Usage<'a> {
     destination: &'a Destination,
     state: &'a DestinationState,
     prompt: Tokens,
+    /// With the destination's verbosity.
     completion: Tokens,
     /// At the figures of the destination.
     alone: Work,
@@ -116,7 +118,7 @@ impl<'a> Usage<'a> {
         (d, destination, state): (DestinationOrd, &'a Destination, &'a DestinationState),
     ) -> Self {
         let predicted = item.prediction.completion_tokens[d.idx()];
-        let completion = item.request.completion(predicted);
+        let completion = item.request.completion(Tokens(predicted.get() * state.verbosity));
         Self {
             destination,
             state,
@@ -198,6 +200,13 @@ fn predicted_length(item: &BatchItem<'_>) -> Tokens {
     let predicted = item.legal.iter().filter_map(|d| item.prediction.completion_tokens.get(d.idx()));
     let total: Tokens = predicted.map(|tokens| item.request.completion(*tokens)).sum();
     item.request.prompt_tokens + Tokens(total.get() / item.legal.len() as f64)
+}
+
+/// A row of errors for each request: requests of one cluster have the same. `None` where none was predicted.
+fn clusters(batch: &[BatchItem<'_>], m: usize) -> Option<Clusters> {
+    let of = |item: &BatchItem<'_>| item.prediction.cluster_error.clone();
+    let error: Vec<f64> = batch.iter().flat_map(of).collect();
+    (error.len() == batch.len() * m).then(|| Clusters { of_request: (0..batch.len()).collect(), error })
 }
 
 fn check_prediction(prediction: &Prediction, m: usize) -> Result<(), ProblemError> {
@@ -344,6 +353,15 @@ mod tests {
         let capped = RoutingRequest { max_completion_tokens: Some(Tokens(50.0)), choices: 3, ..request() };
         // 500/1000 + 3·50/100.
         assert!((build(&capped, &fleet(), &MODELS).service(0, D0).get() - 2.0).abs() < 1e-12);
+        // A destination twice as wordy as predicted: the same time (its speeds know), more money, within the cap.
+        let mut wordy = fleet();
+        wordy.states[0].verbosity = 2.0;
+        let problem = build(&request(), &wordy, &MODELS);
+        assert!((problem.service(0, D0).get() - 2.5).abs() < 1e-12);
+        // 500·1 + 400·2 per million, 1e-4 a request, (10,000 + 1,600) bytes at 1 USD/GB.
+        assert!((problem.cost(0, D0).get() - (1.3e-3 + 1e-4 + 1.16e-5)).abs() < 1e-12);
+        let tokens = |context| (build(&capped, context, &MODELS).cost(0, D0).get() * 1e6).round();
+        assert_eq!(tokens(&wordy), tokens(&fleet()), "50 of 100 or 400 is 50");
         let mut context = fleet();
         let mut embedder = destination("e", "m");
         embedder.capabilities = Capabilities::EMBEDDING;
@@ -414,6 +432,23 @@ mod tests {
         // 0.5 + 2 / 4.
         assert!((sum.saturated_work_s(0, D0) - 1.0).abs() < 1e-12);
         assert!(build(&request(), &context, &MODELS).sum().is_none(), "a makespan needs none");
+    }
+
+    #[test]
+    fn predicted_cluster_errors_are_uniroutes() {
+        let (request, context) = (request(), fleet());
+        let prediction = prediction(&[0.7, 0.9], &[200.0, 100.0]);
+        let clustered = Prediction { cluster_error: vec![0.25, 0.5], ..prediction.clone() };
+        let legal = legal_set(&request, None, &context, &[]).unwrap();
+        let item =
+            BatchItem { request: &request, prediction: &prediction, legal: &legal, waited: Seconds::ZERO };
+        let items = [BatchItem { prediction: &clustered, ..item }, item];
+        let clusters = |items: &[BatchItem<'_>]| {
+            Problem::build(items, &context, &MODELS).unwrap().tables().clusters.clone()
+        };
+        let of_one = clusters(&items[..1]).unwrap();
+        assert_eq!((of_one.of_request, of_one.error), (vec![0], vec![0.25, 0.5]));
+        assert!(clusters(&items).is_none(), "of all or of none");
     }
 
     #[test]

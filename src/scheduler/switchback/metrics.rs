@@ -10,7 +10,7 @@ use super::Switchback;
 use crate::scheduler::live_planner::LivePlanner;
 
 /// Figures that are gauges of their own: name in the report, name of the metric, help.
-const FIGURES: [(&str, &str, &str); 5] = [
+const FIGURES: [(&str, &str, &str); 6] = [
     (
         "objective",
         "cema_switchback_objective",
@@ -20,6 +20,7 @@ const FIGURES: [(&str, &str, &str); 5] = [
     ("quality", "cema_switchback_quality", "Mean predicted quality where requests were answered."),
     ("joules_per_request", "cema_switchback_joules_per_request", "Mean energy of answered requests."),
     ("usd_per_request", "cema_switchback_usd_per_request", "Mean price of answered requests."),
+    ("feedback_score", "cema_switchback_feedback_score", "Mean score that clients gave answers."),
 ];
 /// The one of them with the label `statistic`.
 const LATENCY: &str = "latency_s";

@@ -5,6 +5,7 @@
 //! after the slice is over does so by a plan of the next policy; those are counted as crossed.
 
 mod energy;
+mod feedback;
 mod metrics;
 pub mod report;
 mod tally;
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 
 use crate::domain::{DestinationOrd, ObjectiveScales, Weights};
 use crate::planning::{Alternation, Slice};
+use crate::profiler::quality::feedback::TrialSlice;
 use crate::units::Seconds;
 
 use energy::Open;
@@ -180,6 +182,13 @@ impl Trial {
     /// It leaves for a destination by a plan of `policy`.
     pub fn placed(&mut self, policy: &'static str) {
         self.has_crossed |= self.switchback.shared.policies.get(self.slice.policy) != Some(&policy);
+    }
+
+    /// Where what its client says of the answer belongs, if it counts.
+    #[must_use]
+    pub fn slice(&self) -> Option<TrialSlice> {
+        let Slice { number, policy, .. } = self.slice;
+        self.is_counted.then_some(TrialSlice { number, policy })
     }
 
     /// It is over; `destination` is where it was last.

@@ -64,6 +64,8 @@ pub(super) struct PolicyReport {
     pub(super) client_gone: u64,
     /// Left for their destination by a plan of another policy.
     crossed: u64,
+    /// Answers that clients gave a score; `feedback_score` is their mean.
+    scored: u64,
     /// Within 2.5 %.
     pub(super) latency_p50_s: Option<f64>,
     pub(super) latency_p95_s: Option<f64>,
@@ -116,11 +118,12 @@ struct SliceReport {
     failed: u64,
     client_gone: u64,
     crossed: u64,
+    scored: u64,
     figures: BTreeMap<&'static str, Option<f64>>,
 }
 
 /// The figures of a tally by name.
-fn figures(tally: &Tally, scales: &ObjectiveScales) -> [(&'static str, Option<f64>); 6] {
+fn figures(tally: &Tally, scales: &ObjectiveScales) -> [(&'static str, Option<f64>); 7] {
     [
         ("objective", tally.objective(scales)),
         ("latency_s", tally.per_answered(tally.latency_s)),
@@ -128,6 +131,7 @@ fn figures(tally: &Tally, scales: &ObjectiveScales) -> [(&'static str, Option<f6
         ("joules_per_request", tally.per_answered(tally.joules)),
         ("usd_per_request", tally.per_answered(tally.usd)),
         ("failed_share", tally.failed_share()),
+        ("feedback_score", tally.mean_score()),
     ]
 }
 
@@ -161,6 +165,7 @@ impl Snapshot {
                 failed: tally.failed,
                 client_gone: tally.left,
                 crossed: tally.crossed,
+                scored: tally.scored,
                 latency_p50_s: latencies.quantile(0.5).map(|s| s.0),
                 latency_p95_s: latencies.quantile(0.95).map(|s| s.0),
                 joules: tally.joules,
@@ -207,6 +212,7 @@ impl Snapshot {
             failed: tally.failed,
             client_gone: tally.left,
             crossed: tally.crossed,
+            scored: tally.scored,
             figures: figures(tally, scales).into(),
         }
     }

@@ -48,6 +48,9 @@ pub(super) struct Tally {
     pub(super) usd: f64,
     pub(super) joules: f64,
     pub(super) latency_s: f64,
+    /// Answers that clients gave a score, and the sum of the scores.
+    pub(super) scored: u64,
+    pub(super) scores: f64,
     /// ω_i · term_i of each request, before the scales: quality loss, USD, J, s.
     weighted: [f64; 4],
 }
@@ -81,6 +84,17 @@ impl Tally {
     pub(super) fn correct_energy(&mut self, more: Joules, weight: f64) {
         self.joules += more.0;
         self.weighted[2] += weight * more.0;
+    }
+
+    /// A client gave an answer this score, in the place of `previous`.
+    pub(super) fn give(&mut self, score: Quality, previous: Option<Quality>) {
+        self.scored += u64::from(previous.is_none());
+        self.scores += score.0 - previous.map_or(0.0, |previous| previous.0);
+    }
+
+    /// Mean score of the answers that clients gave one.
+    pub(super) fn mean_score(&self) -> Option<f64> {
+        (self.scored > 0).then(|| self.scores / self.scored as f64)
     }
 
     /// Mean of J over the answered: their own weights, on `scales`.
@@ -160,6 +174,17 @@ mod tests {
         assert!((tally.per_answered(tally.joules).unwrap() - 75.0).abs() < 1e-12);
         assert!((tally.failed_share().unwrap() - 1.0 / 3.0).abs() < 1e-12);
         assert_eq!((Tally::default().objective(&scales), Tally::default().failed_share()), (None, None));
+    }
+
+    #[test]
+    fn a_changed_score_counts_once() {
+        let mut tally = Tally::default();
+        assert_eq!(tally.mean_score(), None);
+        tally.give(Quality(1.0), None);
+        tally.give(Quality(0.5), None);
+        tally.give(Quality(0.0), Some(Quality(1.0)));
+        assert_eq!(tally.scored, 2);
+        assert!((tally.mean_score().unwrap() - 0.25).abs() < 1e-12);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::{Ending, Realised, SLICES_MAX, Switchback, Trial};
 use crate::domain::{DestinationOrd, ObjectiveScales, Weights};
 use crate::planning::Alternation;
 use crate::profiler::power::{EnergySource, Settled};
+use crate::profiler::quality::feedback::{AnsweredRequest, Given, KeptPrompt};
 use crate::units::{Joules, Quality, Seconds, Usd};
 
 const D0: DestinationOrd = DestinationOrd(0);
@@ -216,4 +217,37 @@ async fn the_books_are_bounded() {
     assert_eq!(kept.totals.iter().map(|(tally, _)| tally.answered).sum::<u64>(), SLICES_MAX as u64 + 3);
     drop(kept);
     assert_eq!(report(&books)["slices"].as_array().unwrap().len(), SLICES_MAX);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_clients_say_counts_for_the_policy_that_was_asked() {
+    let books = books();
+    let say = |trial: &Trial, score: f64, previous: Option<f64>| {
+        let names = (Arc::clone(&trial.id), None);
+        let prompt = KeptPrompt::of(&"".into());
+        let answered = AnsweredRequest::new(names, (D0, Quality(0.8)), prompt, trial.slice());
+        let previous = previous.map(Quality);
+        let answered = Arc::new(answered);
+        books.scored(&Given { answered, score: Quality(score), previous, label: None, drift: None });
+    };
+    let washed_out = begin(&books, "a");
+    wait(3.0).await;
+    let (first, second) = (begin(&books, "b"), begin(&books, "c"));
+    wait(10.0).await;
+    let next = begin(&books, "d");
+    // Long after the slice they were asked for in.
+    wait(10.0).await;
+    say(&washed_out, 0.0, None);
+    say(&first, 1.0, None);
+    say(&second, 0.5, None);
+    say(&first, 0.25, Some(1.0));
+    say(&next, 1.0, None);
+    let report = report(&books);
+    for (slice, mean, scored) in [(0, 0.375, 2), (1, 1.0, 1)] {
+        let policy = of_slice(&report, slice);
+        assert!(is(&policy["figures"]["feedback_score"]["mean"], mean), "{policy}");
+        assert_eq!(policy["scored"], scored);
+        let slice = usize::try_from(slice).unwrap();
+        assert!(is(&report["slices"][slice]["figures"]["feedback_score"], mean), "{report}");
+    }
 }

@@ -11,6 +11,7 @@ pub mod tail;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(super) use locate::set_up_cache;
 pub use locate::{EmbedderFiles, locate};
@@ -90,6 +91,44 @@ pub struct LoadedEmbedder {
     pub model_sha256: String,
     /// One embedder per thread asked for.
     pub workers: Vec<Box<dyn Embedder>>,
+}
+
+/// The embeddings of `texts`, in their order, on as many threads as there are workers. `on_done` is called once per
+/// text.
+///
+/// # Errors
+/// The first that fails; the others are given up.
+pub fn embed_all(
+    texts: &[&str],
+    workers: &mut [Box<dyn Embedder>],
+    on_done: &(dyn Fn() + Sync),
+) -> Result<Vec<Embedding>, EmbedderError> {
+    let next = AtomicUsize::new(0);
+    let work = |worker: &mut Box<dyn Embedder>| {
+        let mut made = Vec::new();
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            let Some(text) = texts.get(i) else { return Ok(made) };
+            match embed_guarded(worker.as_mut(), text) {
+                Ok(embedding) => made.push((i, embedding)),
+                Err(error) => {
+                    next.store(texts.len(), Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+            on_done();
+        }
+    };
+    let made = std::thread::scope(|scope| {
+        let threads: Vec<_> = workers.iter_mut().map(|worker| scope.spawn(|| work(worker))).collect();
+        let joined = threads.into_iter().map(|thread| {
+            thread.join().unwrap_or_else(|_| Err(EmbedderError::Run("panic, see standard error".to_owned())))
+        });
+        joined.collect::<Result<Vec<_>, _>>()
+    })?;
+    let mut made: Vec<(usize, Embedding)> = made.into_iter().flatten().collect();
+    made.sort_unstable_by_key(|(i, _)| *i);
+    Ok(made.into_iter().map(|(_, embedding)| embedding).collect())
 }
 
 /// Finds and loads the model, once for each of `params.threads`.

@@ -67,8 +67,24 @@ impl Profile {
 
     /// The embedding of prompt `row`.
     #[must_use]
-    pub fn embedding(&self, row: usize) -> &[f32] {
-        &self.vectors[row * VECTOR_STRIDE..][..EMBEDDING_DIMENSIONS]
+    pub fn embedding(&self, row: usize) -> &[f32; EMBEDDING_DIMENSIONS] {
+        &self.vectors[row * VECTOR_STRIDE..][..EMBEDDING_DIMENSIONS].as_chunks().0[0]
+    }
+
+    /// The format numbers of prompt `row`.
+    #[must_use]
+    pub fn format(&self, row: usize) -> &[f64; FORMAT_NUMBERS] {
+        &self.format[row]
+    }
+
+    /// The prompts `rows` alone, in that order.
+    #[must_use]
+    pub fn subset(&self, rows: &[usize]) -> Self {
+        let mut subset = Self::new(self.models.clone());
+        for row in rows {
+            subset.push(self.embedding(*row), *self.format(*row), self.cells(*row));
+        }
+        subset
     }
 
     /// The M cells of prompt `row`.

@@ -1,9 +1,13 @@
 //! Recorded scores, and their weighted mean over neighbours.
 
+use crate::profiler::quality::estimator::kernel::Kernel;
 use crate::profiler::quality::estimator::profile::ProfileCell;
 use crate::profiler::quality::estimator::vectors::Neighbour;
 use crate::profiler::quality::params::FleetPriors;
 use crate::units::Quality;
+
+/// What a prior weighs beside other evidence: as much as one prompt of the same words.
+const PRIOR_WEIGHT: f64 = 1.0;
 
 /// What a destination's quality is when its model has or has not been profiled.
 #[derive(Debug, Clone, Copy)]
@@ -13,14 +17,49 @@ enum Source {
     Prior(Quality),
 }
 
-/// N × M scores and the means of the M models.
+/// N × M scores and the totals of the M models.
 #[derive(Debug)]
 pub(super) struct ScoreTable {
     /// N × M, row-major.
     scores: Vec<Option<f32>>,
-    /// μ per model; `None` if it has no score.
-    means: Vec<f64>,
+    totals: Vec<Total>,
     sources: Vec<Source>,
+}
+
+/// Σ, Σ of squares and number of scores, weighted.
+#[derive(Debug, Clone, Copy, Default)]
+struct Total {
+    weight: f64,
+    score: f64,
+    square: f64,
+}
+
+/// What neighbours say, per destination but for the evidence.
+pub(super) struct Scored {
+    pub(super) quality: Vec<Quality>,
+    pub(super) variance: Vec<f64>,
+    /// Σ w + κ over the neighbours that the destination was scored on.
+    pub(super) weights: Vec<f64>,
+    pub(super) evidence: f64,
+}
+
+impl Total {
+    fn add(&mut self, weight: f64, score: f32) {
+        let score = f64::from(score);
+        self.weight += weight;
+        self.score += weight * score;
+        self.square += weight * score * score;
+    }
+
+    fn mean(&self) -> Option<f64> {
+        (self.weight > 0.0).then(|| self.score / self.weight)
+    }
+
+    /// Mean square distance from `centre`.
+    fn variance_around(&self, centre: f64) -> Option<f64> {
+        let sum = self.square - 2.0 * centre * self.score + centre * centre * self.weight;
+        (self.weight > 0.0).then(|| (sum / self.weight).max(0.0))
+    }
 }
 
 impl ScoreTable {
@@ -32,51 +71,75 @@ impl ScoreTable {
         priors: &FleetPriors,
     ) -> Self {
         let scores: Vec<_> = cells.iter().map(|cell| cell.map(|cell| cell.score)).collect();
-        let means: Vec<_> =
-            (0..n_models).map(|model| mean(scores.iter().skip(model).step_by(n_models))).collect();
+        let mut totals = vec![Total::default(); n_models];
+        for row in scores.chunks_exact(n_models.max(1)) {
+            for (total, score) in totals.iter_mut().zip(row) {
+                score.iter().for_each(|score| total.add(1.0, *score));
+            }
+        }
         let sources = columns
             .iter()
             .zip(&priors.destinations)
-            .map(|(column, prior)| match column.filter(|column| means[*column].is_some()) {
+            .map(|(column, prior)| match column.filter(|column| totals[*column].weight > 0.0) {
                 Some(column) => Source::Profiled(column),
                 None => Source::Prior(prior.quality),
             })
             .collect();
-        Self { scores, means: means.into_iter().map(|mean| mean.unwrap_or_default()).collect(), sources }
+        Self { scores, totals, sources }
     }
 
-    /// (Σ w q + κ μ) / (Σ w + κ) over the neighbours that hold a score, per destination; μ where that
-    /// is 0/0.
+    /// μ + trust · (q̂ − μ) with q̂ = (Σ w q + κ μ) / (Σ w + κ) over the neighbours that hold a score, per destination;
+    /// μ where that is 0/0. μ is the mean of all rows, `without` one.
     pub(super) fn predict(
         &self,
         neighbours: &[Neighbour],
-        weights: &[f64],
-        prior_strength: f64,
-    ) -> Vec<Quality> {
-        let n_models = self.means.len();
-        let mut sums: Vec<(f64, f64)> =
-            self.means.iter().map(|mean| (prior_strength * mean, prior_strength)).collect();
-        for (neighbour, weight) in neighbours.iter().zip(weights) {
-            let row = &self.scores[neighbour.row as usize * n_models..][..n_models];
-            for ((scored, total), score) in sums.iter_mut().zip(row) {
+        kernel: &Kernel,
+        (trust, without): (f64, Option<usize>),
+    ) -> Scored {
+        let n_models = self.totals.len();
+        let mut found = vec![Total::default(); n_models];
+        let mut evidence = 0.0;
+        for neighbour in neighbours {
+            let weight = kernel.weight(neighbour);
+            evidence += weight;
+            for (total, score) in found.iter_mut().zip(self.row(neighbour.row as usize)) {
                 if let Some(score) = score {
-                    *scored += weight * f64::from(*score);
-                    *total += weight;
+                    total.add(weight, *score);
                 }
             }
         }
-        let q_hat = |model: usize| {
-            let (scored, total) = sums[model];
-            let q_hat = if total > 0.0 { scored / total } else { self.means[model] };
-            Quality(q_hat.clamp(0.0, 1.0))
+        let kappa = kernel.prior_strength;
+        let of_model = |model: usize| {
+            let (found, all) = (&found[model], self.total(model, without));
+            let mean = all.mean().unwrap_or_default();
+            let weight = found.weight + kappa;
+            let retrieved = if weight > 0.0 { (found.score + kappa * mean) / weight } else { mean };
+            let quality = (mean + trust * (retrieved - mean)).clamp(0.0, 1.0);
+            let variance = found.variance_around(quality).or_else(|| all.variance_around(quality));
+            (Quality(quality), (variance.unwrap_or_default(), weight))
         };
-        self.sources
+        let (quality, (variance, weights)) = self
+            .sources
             .iter()
             .map(|source| match *source {
-                Source::Profiled(model) => q_hat(model),
-                Source::Prior(quality) => quality,
+                Source::Profiled(model) => of_model(model),
+                Source::Prior(quality) => (quality, (0.0, PRIOR_WEIGHT)),
             })
-            .collect()
+            .unzip();
+        Scored { quality, variance, weights, evidence }
+    }
+
+    fn row(&self, row: usize) -> &[Option<f32>] {
+        let n_models = self.totals.len();
+        &self.scores[row * n_models..][..n_models]
+    }
+
+    fn total(&self, model: usize, without: Option<usize>) -> Total {
+        let mut total = self.totals[model];
+        if let Some(score) = without.and_then(|row| self.row(row)[model]) {
+            total.add(-1.0, score);
+        }
+        total
     }
 }
 

@@ -4,6 +4,8 @@
 //! d² of two vectors gives the similarity s′ = 1 − d²/2: the cosine of the embeddings minus a penalty
 //! for differing formats.
 
+use sha2::{Digest as _, Sha256};
+
 use crate::profiler::quality::embedder::EMBEDDING_DIMENSIONS;
 use crate::profiler::quality::estimator::profile::VECTOR_STRIDE;
 use crate::profiler::quality::format::FORMAT_NUMBERS;
@@ -33,7 +35,8 @@ impl Neighbour {
         1.0 - f64::from(self.squared_distance) / 2.0
     }
 
-    fn order(&self, other: &Self) -> std::cmp::Ordering {
+    /// Nearest first; of equals the first row.
+    pub(super) fn order(&self, other: &Self) -> std::cmp::Ordering {
         self.squared_distance.total_cmp(&other.squared_distance).then(self.row.cmp(&other.row))
     }
 }
@@ -107,8 +110,26 @@ impl VectorMatrix {
     }
 
     /// Vector `row`, padding included.
-    pub(super) fn row(&self, row: usize) -> &[f32] {
-        &self.rows[row * VECTOR_STRIDE..][..VECTOR_STRIDE]
+    pub(super) fn row(&self, row: usize) -> &PromptVector {
+        &self.rows.as_chunks().0[row]
+    }
+
+    /// Forgets the rows: there is an index that holds them. Nothing is found here any more.
+    pub(super) fn give_up_rows(&mut self) {
+        self.rows = Vec::new();
+    }
+
+    /// SHA-256 of all vectors, in hexadecimal.
+    pub(super) fn sha256(&self) -> String {
+        let mut hasher = Sha256::new();
+        let mut bytes = [0; VECTOR_STRIDE * size_of::<f32>()];
+        for row in self.rows.as_chunks::<VECTOR_STRIDE>().0 {
+            for (number, place) in row.iter().zip(bytes.as_chunks_mut().0) {
+                *place = number.to_le_bytes();
+            }
+            hasher.update(bytes);
+        }
+        hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// The vector of a message.
@@ -141,7 +162,7 @@ impl VectorMatrix {
 }
 
 /// Shortens `found` to its `k` nearest, nearest first up to `sorted`.
-pub(super) fn keep_nearest(found: &mut Vec<Neighbour>, k: usize, sorted: usize) {
+pub(in crate::profiler::quality) fn keep_nearest(found: &mut Vec<Neighbour>, k: usize, sorted: usize) {
     for part in [k, sorted] {
         if part > 0 && part < found.len() {
             found.select_nth_unstable_by(part - 1, Neighbour::order);
@@ -152,6 +173,11 @@ pub(super) fn keep_nearest(found: &mut Vec<Neighbour>, k: usize, sorted: usize) 
     }
     let sorted = sorted.min(found.len());
     found[..sorted].sort_unstable_by(Neighbour::order);
+}
+
+/// d² of two vectors, not negative.
+pub(in crate::profiler::quality) fn squared_distance(a: &PromptVector, b: &PromptVector) -> f32 {
+    (dot(a, a) + dot(b, b) - 2.0 * dot(a, b)).max(0.0)
 }
 
 /// Dot product with independent sums, which the compiler turns into SIMD lanes.

@@ -1,8 +1,6 @@
 //! Lines of a trace file, plain or gzip, with a bound on their length.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,23 +23,18 @@ pub enum Line {
 /// Reads lines one by one, so that a file of any size takes the memory of one line.
 pub struct TraceLines {
     reader: Box<dyn BufRead>,
-    position: Arc<AtomicU64>,
 }
 
-impl TraceLines {
-    /// Opens `path`; gzip is recognised by its first bytes.
-    ///
-    /// # Errors
-    /// A file that cannot be read.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        Self::over(File::open(path)?)
-    }
+/// A trace file under way, decompressed.
+pub(super) struct TraceFile {
+    pub(super) reader: Box<dyn BufRead>,
+    /// Bytes of the file (not of what it decompresses to) read so far.
+    pub(super) position: Arc<AtomicU64>,
+}
 
-    /// The lines of `trace`, plain or gzip.
-    ///
-    /// # Errors
-    /// Where its first bytes cannot be read.
-    pub fn over(trace: impl Read + 'static) -> io::Result<Self> {
+impl TraceFile {
+    /// `trace`, plain or gzip, which is recognised by its first bytes.
+    pub(super) fn over(trace: impl Read + 'static) -> io::Result<Self> {
         let position = Arc::new(AtomicU64::new(0));
         let counted = CountingReader { inner: trace, position: Arc::clone(&position) };
         let mut file = BufReader::new(counted);
@@ -50,10 +43,19 @@ impl TraceLines {
             if is_gzip { Box::new(BufReader::new(MultiGzDecoder::new(file))) } else { Box::new(file) };
         Ok(Self { reader, position })
     }
+}
 
-    /// Bytes of the file (not of the lines) read so far.
-    pub(super) fn position(&self) -> u64 {
-        self.position.load(Ordering::Relaxed)
+impl TraceLines {
+    /// The lines of `trace`, plain or gzip.
+    ///
+    /// # Errors
+    /// Where its first bytes cannot be read.
+    pub fn over(trace: impl Read + 'static) -> io::Result<Self> {
+        Ok(Self { reader: TraceFile::over(trace)?.reader })
+    }
+
+    pub(super) fn of(reader: Box<dyn BufRead>) -> Self {
+        Self { reader }
     }
 
     /// The next line; `None` at the end.
@@ -99,9 +101,7 @@ mod tests {
     use super::*;
 
     fn lines(bytes: &[u8]) -> io::Result<Vec<Line>> {
-        let file = tempfile::NamedTempFile::new()?;
-        std::fs::write(file.path(), bytes)?;
-        let mut lines = TraceLines::open(file.path())?;
+        let mut lines = TraceLines::over(io::Cursor::new(bytes.to_vec()))?;
         std::iter::from_fn(|| lines.next_line().transpose()).collect()
     }
 

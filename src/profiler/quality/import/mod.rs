@@ -7,8 +7,10 @@
 //! An id that comes again, in the file or in the store, is no fault: the last row wins (see
 //! [`QualityStore::write_chunk`]).
 
+mod csv;
 mod lines;
 mod row;
+mod rows;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,6 +18,7 @@ use std::sync::Mutex;
 
 pub use lines::{LINE_BYTES_MAX, Line, TraceLines};
 pub use row::parse_row;
+pub use rows::{TraceRow, TraceRows};
 
 use crate::profiler::quality::embedder::{Embedder, LoadedEmbedder, embed_guarded};
 use crate::profiler::quality::store::{QualityStore, RowOutcome, StoreError, StoredPrompt};
@@ -97,13 +100,12 @@ pub fn import_trace(
     on_event: &mut dyn FnMut(ImportEvent<'_>),
 ) -> Result<ImportSummary, ImportError> {
     store.check_embedder(&embedder.model_sha256)?;
-    let lines = TraceLines::open(path)
+    let mut rows = TraceRows::open(path)
         .map_err(|source| ImportError::Open { path: path.display().to_string(), source })?;
-    let mut chunks = Chunks { lines, row: 0, is_done: false, is_cut: false };
     let mut summary = ImportSummary::default();
     loop {
-        let mut chunk = chunks.next_chunk();
-        summary.is_cut = chunks.is_cut;
+        let mut chunk = next_chunk(&mut rows);
+        summary.is_cut = rows.is_cut();
         if chunk.is_empty() {
             return Ok(summary);
         }
@@ -125,52 +127,27 @@ pub fn import_trace(
                 RowOutcome::Unchanged => summary.unchanged += 1,
             }
         }
-        on_event(ImportEvent::Committed { summary, position: chunks.lines.position() });
+        on_event(ImportEvent::Committed { summary, position: rows.position() });
     }
 }
 
-/// A row's number with its prompt or its fault.
-type ParsedRow = (u64, Result<StoredPrompt, String>);
-
-struct Chunks {
-    lines: TraceLines,
-    row: u64,
-    is_done: bool,
-    is_cut: bool,
-}
-
-impl Chunks {
-    /// The next rows, blank lines left out; empty at the end.
-    fn next_chunk(&mut self) -> Vec<ParsedRow> {
-        let mut chunk = Vec::new();
-        let mut bytes = 0;
-        while !self.is_done && chunk.len() < CHUNK_ROWS && bytes < CHUNK_BYTES {
-            self.row += 1;
-            let parsed = match self.lines.next_line() {
-                Ok(Some(Line::Bytes(line))) if line.trim_ascii().is_empty() => continue,
-                Ok(Some(Line::Bytes(line))) => parse_row(&line),
-                Ok(Some(Line::TooLong)) => Err(format!("longer than {LINE_BYTES_MAX} bytes")),
-                Ok(None) => {
-                    self.is_done = true;
-                    break;
-                }
-                Err(error) => {
-                    (self.is_done, self.is_cut) = (true, true);
-                    Err(format!("reading ends here: {error}"))
-                }
-            };
-            bytes += parsed.as_ref().map_or(0, |prompt| prompt.text.len());
-            chunk.push((self.row, parsed));
-        }
-        chunk
+/// The next rows; empty at the end.
+fn next_chunk(rows: &mut TraceRows) -> Vec<TraceRow> {
+    let mut chunk = Vec::new();
+    let mut bytes = 0;
+    while chunk.len() < CHUNK_ROWS && bytes < CHUNK_BYTES {
+        let Some(row) = rows.next() else { break };
+        bytes += row.1.as_ref().map_or(0, |prompt| prompt.text.len());
+        chunk.push(row);
     }
+    chunk
 }
 
 /// Embeds the prompts of `chunk` that the store does not hold, on as many threads as there are workers.
 fn embed_new(
     store: &QualityStore,
     workers: &mut [Box<dyn Embedder>],
-    chunk: &mut [ParsedRow],
+    chunk: &mut [TraceRow],
 ) -> Result<(), StoreError> {
     let mut ids = BTreeSet::new();
     let mut jobs = Vec::new();
@@ -283,6 +260,25 @@ mod tests {
         assert_eq!(f.faults.iter().map(|(row, _)| *row).collect::<Vec<_>>(), [2, 4, 5]);
         assert!(f.faults[1].1.contains("embedding failed"), "{:?}", f.faults);
         assert_eq!(f.store().stats().unwrap().prompts, 2);
+    }
+
+    #[test]
+    fn comma_separated_values_are_rows_too() {
+        let f = Fixture::new();
+        let trace = f.dir.path().join("trace.CSV");
+        std::fs::write(&trace, "id,prompt,score:m,completion_tokens:m\na,x,1,7\nb,y,\nc,\"z\nz\",0.5,\n")
+            .unwrap();
+        let worker = Box::new(CountingEmbedder(Arc::clone(&f.n_embedded)));
+        let mut embedder = LoadedEmbedder { model_sha256: "aa".into(), workers: vec![worker] };
+        let mut faults = Vec::new();
+        let mut on_event = |event: ImportEvent<'_>| {
+            if let ImportEvent::Fault { row, reason } = event {
+                faults.push((row, reason.to_owned()));
+            }
+        };
+        let summary = import_trace(&trace, &mut f.store(), &mut embedder, &mut on_event).unwrap();
+        assert_eq!(summary, ImportSummary { inserted: 2, faulty: 1, ..ImportSummary::default() });
+        assert_eq!(faults, [(3, "it has 3 fields where the first line has 4".to_owned())]);
     }
 
     #[test]

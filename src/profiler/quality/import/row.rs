@@ -20,22 +20,24 @@ const COST_USD_MAX: f64 = 1e6;
 /// Longest id, model name or tag, in bytes.
 const NAME_BYTES_MAX: usize = 512;
 
-#[derive(Deserialize)]
-struct RawRow {
-    id: String,
-    prompt: String,
-    benchmark: Option<String>,
-    task: Option<String>,
-    source: Option<String>,
-    license: Option<String>,
-    models: BTreeMap<String, RawScore>,
+/// A row as it stands in a file, unchecked.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct RawRow {
+    pub(super) id: String,
+    pub(super) prompt: String,
+    pub(super) benchmark: Option<String>,
+    pub(super) task: Option<String>,
+    pub(super) source: Option<String>,
+    pub(super) license: Option<String>,
+    pub(super) models: BTreeMap<String, RawScore>,
 }
 
-#[derive(Deserialize)]
-struct RawScore {
-    score: Option<f64>,
-    completion_tokens: Option<f64>,
-    cost_usd: Option<f64>,
+/// What it says of one model.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct RawScore {
+    pub(super) score: Option<f64>,
+    pub(super) completion_tokens: Option<f64>,
+    pub(super) cost_usd: Option<f64>,
 }
 
 /// Reads and checks one line; the prompt comes without an embedding.
@@ -44,7 +46,14 @@ struct RawScore {
 /// What is wrong with the row, in words for the person who made the file.
 pub fn parse_row(line: &[u8]) -> Result<StoredPrompt, String> {
     let line = std::str::from_utf8(line).map_err(|e| format!("not UTF-8 at byte {}", e.valid_up_to()))?;
-    let row: RawRow = serde_json::from_str(line).map_err(|e| json_reason(&e))?;
+    check_row(serde_json::from_str(line).map_err(|e| json_reason(&e))?)
+}
+
+/// The prompt of a row that is as it must be, without an embedding.
+///
+/// # Errors
+/// As [`parse_row`].
+pub(super) fn check_row(row: RawRow) -> Result<StoredPrompt, String> {
     check_name("id", &row.id)?;
     for tag in [&row.benchmark, &row.task, &row.source, &row.license].into_iter().flatten() {
         if tag.len() > NAME_BYTES_MAX {

@@ -6,11 +6,10 @@ use prometheus::Registry;
 
 use crate::domain::Prediction;
 use crate::profiler::quality::embedder::{EMBEDDING_DIMENSIONS, LoadedEmbedder};
-use crate::profiler::quality::estimator::Estimator;
 use crate::profiler::quality::estimator::profile::{Profile, ProfileCell};
 use crate::profiler::quality::metrics::QualityMetrics;
 use crate::profiler::quality::params::{DestinationPrior, EmbedderParams, FleetPriors, QualityParams};
-use crate::profiler::quality::service::{Mode, Predictor, QualityService};
+use crate::profiler::quality::service::{Predictor, Prepared, Priors, QualityService, Reply};
 use crate::units::{Quality, Tokens};
 
 /// The test's end of the queue of prompts to embed.
@@ -28,13 +27,13 @@ impl ByHand {
         let mut profile = Profile::new(vec![models[0].to_owned()]);
         let cell = ProfileCell { score: 1.0, completion_tokens: None };
         profile.push(&[0.0; EMBEDDING_DIMENSIONS], [0.0; 14], &[Some(cell)]);
-        let estimator = Estimator::new(profile, &priors, &QualityParams::default());
         let loaded = LoadedEmbedder { model_sha256: String::new(), workers: Vec::new() };
         let metrics = QualityMetrics::register(&Registry::new()).unwrap();
+        let prepared = Prepared::new((profile, Vec::new()), loaded, &priors, &QualityParams::default());
+        let priors = Priors { fleet: priors, predicts_clusters: false };
         let service =
-            QualityService::assemble(Ok((estimator, loaded)), &EmbedderParams::default(), priors, metrics);
-        let Mode::Active(predictor) = &service.0.mode else { panic!("the service has a profile") };
-        let by_hand = Self(Arc::clone(predictor));
+            QualityService::assemble(Ok(prepared), &EmbedderParams::default(), priors, metrics, None);
+        let by_hand = Self(Arc::clone(service.0.active.get().unwrap()));
         (service, by_hand)
     }
 
@@ -46,6 +45,9 @@ impl ByHand {
     /// Answers the oldest of them; whether anyone still wanted to know.
     pub(crate) fn answer(&self, prediction: Prediction) -> bool {
         assert!(self.n_asked() > 0, "no prompt waits to be embedded");
-        self.0.to_embed.pop().unwrap().reply.send(prediction).is_ok()
+        let Reply::Prediction(reply) = self.0.to_embed.pop().unwrap().reply else {
+            panic!("an embedding is wanted")
+        };
+        reply.send(prediction).is_ok()
     }
 }

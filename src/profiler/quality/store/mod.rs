@@ -5,30 +5,39 @@
 //! written in whole transactions that are on disk before they are acknowledged, and a file this version
 //! does not understand is refused, never changed.
 
+mod feedback;
+mod profiled;
+mod prompts;
 mod read;
+mod rebuild;
 mod write;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
-pub use read::{ModelStats, StoreStats, TagStats};
+pub use feedback::{FeedbackRow, FeedbackWritten, StoredFeedback};
+pub use profiled::ProfiledAnswer;
+pub use prompts::PruneFilter;
+pub use read::{LabelledProfile, ModelStats, RowLabel, StoreStats, TagStats};
+pub use rebuild::Rebuild;
 pub use write::{RowOutcome, StoredPrompt, StoredScore};
 
 /// File name of the database in the store's directory.
 pub const DATABASE_FILE: &str = "quality.sqlite";
 
+/// What makes each version of the schema from the one before, version 1 first. Never changed once released.
+const MIGRATIONS: [&str; 2] = [include_str!("schema.sql"), include_str!("schema_2.sql")];
+
 /// `user_version` of the databases this program writes.
-pub const SCHEMA_VERSION: i64 = 1;
+pub const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// Longest completion that is believed; one absurd row must not spoil every mean.
 pub const COMPLETION_TOKENS_MAX: f64 = 1e7;
 
 /// `application_id` of a quality store: "CEMA".
 const APPLICATION_ID: i64 = 0x4345_4D41;
-
-const SCHEMA: &str = include_str!("schema.sql");
 
 /// How long a writer waits for another process's transaction.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -149,12 +158,8 @@ impl QualityStore {
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.pragma_update(None, "foreign_keys", true)?;
-        if is_new {
-            let transaction = connection.transaction()?;
-            transaction.execute_batch(SCHEMA)?;
-            transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-            transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
-            transaction.commit()?;
+        if version < SCHEMA_VERSION {
+            migrate(connection)?;
         }
         Ok(Ok(()))
     }
@@ -166,6 +171,19 @@ impl QualityStore {
     fn damaged(&self, reason: impl Into<String>) -> StoreError {
         StoreError::Damaged { path: self.path.clone(), reason: reason.into() }
     }
+}
+
+/// Brings an empty or older database to [`SCHEMA_VERSION`], whole or not at all.
+fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Another process may have been faster.
+    let version: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    for migration in MIGRATIONS.iter().skip(usize::try_from(version).unwrap_or(usize::MAX)) {
+        transaction.execute_batch(migration)?;
+    }
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+    transaction.commit()
 }
 
 fn sqlite_error(path: &Path, error: &rusqlite::Error) -> StoreError {
@@ -191,6 +209,29 @@ mod tests {
         drop(store);
         let again = QualityStore::open_or_create(dir.path()).unwrap();
         assert_eq!(again.stats().unwrap().prompts, 1);
+    }
+
+    #[test]
+    fn a_store_of_version_1_is_brought_up_to_date_with_its_rows() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = Connection::open(dir.path().join(DATABASE_FILE)).unwrap();
+        old.execute_batch(MIGRATIONS[0]).unwrap();
+        old.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+        old.pragma_update(None, "user_version", 1).unwrap();
+        old.execute_batch(
+            "INSERT INTO embedders VALUES (1, 'aa', 384);
+             INSERT INTO models VALUES (1, 'm');
+             INSERT INTO prompts VALUES (1, 'p', 'text', NULL, NULL, NULL, NULL, 1, zeroblob(1536), zeroblob(112));
+             INSERT INTO scores VALUES (1, 1, 0.5, NULL, NULL);",
+        )
+        .unwrap();
+        drop(old);
+        let store = QualityStore::open(dir.path()).unwrap();
+        let stats = store.stats().unwrap();
+        assert_eq!((stats.schema_version, stats.prompts, stats.scores), (SCHEMA_VERSION, 1, 1));
+        assert!(store.recent_feedback("aa", 10).unwrap().is_empty());
+        drop(store);
+        assert_eq!(QualityStore::open(dir.path()).unwrap().stats().unwrap(), stats);
     }
 
     #[test]

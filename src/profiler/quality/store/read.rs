@@ -55,6 +55,24 @@ pub struct TagStats {
     pub mean_score: Option<f64>,
 }
 
+/// What a profiled prompt is called.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RowLabel {
+    /// Its id.
+    pub id: String,
+    /// Benchmark it belongs to.
+    pub benchmark: Option<String>,
+}
+
+/// A profile whose rows have names.
+#[derive(Debug, Clone, Default)]
+pub struct LabelledProfile {
+    /// N prompts.
+    pub profile: Profile,
+    /// N labels.
+    pub labels: Vec<RowLabel>,
+}
+
 impl QualityStore {
     /// SHA-256 of the model file that made the embeddings; `None` while there is no prompt.
     ///
@@ -94,15 +112,45 @@ impl QualityStore {
     /// # Errors
     /// [`StoreError::Damaged`] if a vector is not what the schema promises.
     pub fn load_profile(&self, models: &[String]) -> Result<Profile, StoreError> {
-        self.read_profile(models).map_err(|e| self.failed(&e))?.map_err(|reason| self.damaged(reason))
+        self.read_profile(models, None).map_err(|e| self.failed(&e))?.map_err(|reason| self.damaged(reason))
     }
 
-    fn read_profile(&self, models: &[String]) -> rusqlite::Result<Result<Profile, String>> {
+    /// The same of every model in the store, with what prompts are called.
+    ///
+    /// # Errors
+    /// As [`QualityStore::load_profile`].
+    pub fn load_labelled(&self) -> Result<LabelledProfile, StoreError> {
+        let models = self.models()?;
+        let mut labels = Vec::new();
+        let profile = self
+            .read_profile(&models, Some(&mut labels))
+            .map_err(|e| self.failed(&e))?
+            .map_err(|reason| self.damaged(reason))?;
+        Ok(LabelledProfile { profile, labels })
+    }
+
+    /// The models with at least one score, in order of name.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the store cannot be read.
+    pub fn models(&self) -> Result<Vec<String>, StoreError> {
+        let sql = "SELECT name FROM models WHERE ord IN (SELECT model FROM scores) ORDER BY name";
+        self.connection
+            .prepare(sql)
+            .and_then(|mut statement| statement.query_map([], |row| row.get(0))?.collect())
+            .map_err(|e| self.failed(&e))
+    }
+
+    fn read_profile(
+        &self,
+        models: &[String],
+        mut labels: Option<&mut Vec<RowLabel>>,
+    ) -> rusqlite::Result<Result<Profile, String>> {
         let mut profile = Profile::new(models.to_vec());
         // One statement, so that prompts and scores are of one snapshot while another process writes. CROSS
         // JOIN fixes the order of the loops: prompts come as stored, nothing is sorted.
         let mut statement = self.connection.prepare(
-            "SELECT prompts.ord, prompts.id, embedding, format, models.name, score, completion_tokens
+            "SELECT prompts.ord, prompts.id, embedding, format, models.name, score, completion_tokens, benchmark
              FROM prompts CROSS JOIN scores ON scores.prompt = prompts.ord
              CROSS JOIN models ON models.ord = scores.model
              ORDER BY prompts.ord",
@@ -112,7 +160,7 @@ impl QualityStore {
         while let Some(row) = rows.next()? {
             let ord: i64 = row.get(0)?;
             if pending.as_ref().is_none_or(|pending| pending.ord != ord) {
-                push(&mut profile, pending.take());
+                push(&mut profile, pending.take(), labels.as_deref_mut());
                 let embedding = floats(row.get_ref(2)?, f32::from_le_bytes);
                 let format = floats(row.get_ref(3)?, f64::from_le_bytes);
                 let (Some(embedding), Some(format)) = (embedding, format) else {
@@ -121,7 +169,8 @@ impl QualityStore {
                         row.get::<_, String>(1)?
                     )));
                 };
-                pending = Some(Pending { ord, embedding, format, cells: vec![None; models.len()] });
+                let label = RowLabel { id: row.get(1)?, benchmark: row.get(7)? };
+                pending = Some(Pending { ord, label, embedding, format, cells: vec![None; models.len()] });
             }
             let name = row.get_ref(4)?.as_str()?;
             let column = models.iter().position(|model| model == name);
@@ -130,7 +179,7 @@ impl QualityStore {
                 pending.cells[column] = Some(cell);
             }
         }
-        push(&mut profile, pending);
+        push(&mut profile, pending, labels);
         Ok(Ok(profile))
     }
 
@@ -189,19 +238,23 @@ impl QualityStore {
 /// A prompt whose scores are still being read.
 struct Pending {
     ord: i64,
+    label: RowLabel,
     embedding: [f32; EMBEDDING_DIMENSIONS],
     format: [f64; FORMAT_NUMBERS],
     cells: Vec<Option<ProfileCell>>,
 }
 
-fn push(profile: &mut Profile, pending: Option<Pending>) {
+fn push(profile: &mut Profile, pending: Option<Pending>, labels: Option<&mut Vec<RowLabel>>) {
     if let Some(pending) = pending.filter(|pending| pending.cells.iter().any(Option::is_some)) {
         profile.push(&pending.embedding, pending.format, &pending.cells);
+        if let Some(labels) = labels {
+            labels.push(pending.label);
+        }
     }
 }
 
 /// Exactly `N` finite numbers from a blob of little-endian `SIZE`-byte floats.
-fn floats<T: Copy + Default + Into<f64>, const SIZE: usize, const N: usize>(
+pub(super) fn floats<T: Copy + Default + Into<f64>, const SIZE: usize, const N: usize>(
     blob: ValueRef<'_>,
     from_le_bytes: fn([u8; SIZE]) -> T,
 ) -> Option<[T; N]> {

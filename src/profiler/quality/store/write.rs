@@ -3,7 +3,7 @@
 use rusqlite::{OptionalExtension, Transaction, TransactionBehavior, params};
 
 use crate::profiler::quality::embedder::{EMBEDDING_DIMENSIONS, Embedding};
-use crate::profiler::quality::format::format_numbers;
+use crate::profiler::quality::format::{FORMAT_NUMBERS, format_numbers};
 use crate::profiler::quality::store::{QualityStore, StoreError};
 
 /// One profiled prompt, checked.
@@ -92,12 +92,13 @@ impl QualityStore {
 }
 
 /// Something whose name is stored once and referred to by number.
-enum Name<'a> {
+pub(super) enum Name<'a> {
     Embedder(&'a str),
     Model(&'a str),
 }
 
-fn ord_of(transaction: &Transaction<'_>, name: Name<'_>) -> rusqlite::Result<i64> {
+/// The number of `name`, which is given one where it has none.
+pub(super) fn ord_of(transaction: &Transaction<'_>, name: Name<'_>) -> rusqlite::Result<i64> {
     let dimensions = i64::try_from(EMBEDDING_DIMENSIONS).unwrap_or(i64::MAX);
     match name {
         Name::Embedder(sha256) => {
@@ -118,7 +119,7 @@ fn ord_of(transaction: &Transaction<'_>, name: Name<'_>) -> rusqlite::Result<i64
 }
 
 /// `None` if the prompt comes without an embedding but the store does not hold its text.
-fn write_prompt(
+pub(super) fn write_prompt(
     transaction: &Transaction<'_>,
     embedder: i64,
     prompt: &StoredPrompt,
@@ -135,8 +136,8 @@ fn write_prompt(
     if known.is_some() {
         transaction.prepare("DELETE FROM prompts WHERE id = ?1")?.execute([&prompt.id])?;
     }
-    let embedding: Vec<u8> = embedding.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let format: Vec<u8> = format_numbers(&prompt.text).iter().flat_map(|x| x.to_le_bytes()).collect();
+    let embedding = embedding_blob(embedding);
+    let format = format_blob(&format_numbers(&prompt.text));
     transaction
         .prepare(
             "INSERT INTO prompts (id, text, benchmark, task, source, license, embedder, embedding, format)
@@ -155,6 +156,16 @@ fn write_prompt(
         ])?;
     write_scores(transaction, transaction.last_insert_rowid(), &prompt.scores)?;
     Ok(Some(if known.is_some() { RowOutcome::Updated } else { RowOutcome::Inserted }))
+}
+
+/// An embedding as the database holds it.
+pub(super) fn embedding_blob(embedding: &[f32; EMBEDDING_DIMENSIONS]) -> Vec<u8> {
+    embedding.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+/// Format numbers as the database holds them.
+pub(super) fn format_blob(format: &[f64; FORMAT_NUMBERS]) -> Vec<u8> {
+    format.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
 /// Whether anything changed.

@@ -1,4 +1,4 @@
-//! A request that is over, as the decision log has it.
+//! A finished request in the decision log.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::record::{Dispatch, Finished};
+use super::{Dispatch, Finished};
 
 /// A finished request in the decision log, one line of it: what was predicted and what came of it.
 #[derive(Debug, Serialize)]
@@ -19,6 +19,7 @@ pub(super) struct RequestLine {
     outcome: &'static str,
     stream: bool,
     attempts: u32,
+    /// Set by whoever has it.
     pub(super) prompt_sha256: Option<String>,
     predicted: Option<PredictedLine>,
     actual: ActualLine,
