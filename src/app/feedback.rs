@@ -43,11 +43,7 @@ pub(super) fn spawn_readers(
 }
 
 /// A line in the decision log for each score, once it is stored.
-async fn keep_writing(
-    log: JsonLog,
-    mut given: broadcast::Receiver<Given>,
-    destinations: Arc<[Destination]>,
-) {
+async fn keep_writing(log: JsonLog, mut given: broadcast::Receiver<Given>, destinations: Arc<[Destination]>) {
     loop {
         match given.recv().await {
             Ok(given) => {

@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::edge::acceptor;
-use super::predicts_clusters;
 use super::generation::{Answering, Generation, Site};
+use super::predicts_clusters;
 use super::scheduling::scheduling;
 use crate::config::{Config, ConfigError};
 use crate::proxy::Api;

@@ -350,7 +350,10 @@ impl RequestManager {
     }
 
     /// Takes in what clients say of answers, as long as there are requests.
-    pub fn follow_feedback(&self, given: broadcast::Receiver<Given>) -> impl Future<Output = ()> + Send + use<> {
+    pub fn follow_feedback(
+        &self,
+        given: broadcast::Receiver<Given>,
+    ) -> impl Future<Output = ()> + Send + use<> {
         follow_feedback(Arc::downgrade(&self.metrics), given)
     }
 
