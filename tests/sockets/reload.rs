@@ -340,13 +340,19 @@ async fn who_waits_keeps_waiting_and_is_served_by_the_settings_of_now() {
         client.post(CHAT, "", &ask("m")).await;
     }
     router.metrics_reach("one to be held", |metrics| metrics.count("cema_held_requests", &[]) == 1).await;
-    file.write(&nodes, "routing: {policy: greedy, weights: {time: 1}}\nlimits: {max_queued_requests: 1}\n");
+    file.write(&nodes, "routing: {weights: {time: 1}}\nlimits: {max_queued_requests: 1}\n");
     assert_eq!(reloaded(&router).await["exchanged"], "settings");
-    assert_eq!(
-        router.metrics().await.count("cema_inflight", &[("destination", "a/m")]),
-        1,
-        "the books go on"
-    );
+    let metrics = router.metrics().await;
+    assert_eq!(metrics.count("cema_inflight", &[("destination", "a/m")]), 1, "the books go on");
+    assert_eq!(metrics.count("cema_held_requests", &[]), 1, "it waits on");
+    // A policy that gathers nothing lets it go to the engine's queue.
+    file.write(&nodes, "routing: {policy: greedy}\n");
+    assert_eq!(reloaded(&router).await["exchanged"], "settings");
+    router
+        .metrics_reach("it to leave", |metrics| {
+            metrics.count("cema_inflight", &[]) == 2 && metrics.count("cema_held_requests", &[]) == 0
+        })
+        .await;
     gate.add_permits(2);
     for client in &mut clients {
         assert_eq!(client.answer().await.head.status(), 200);
