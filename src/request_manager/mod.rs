@@ -11,11 +11,12 @@ mod download;
 mod failure;
 pub mod key_budget;
 mod metrics;
+mod pulse;
 mod record;
 mod relay;
 
 use std::pin::pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -55,6 +56,7 @@ use relay::Books;
 pub use answer_head::PassedHead;
 pub(crate) use answer_head::names_event_stream;
 pub use failure::{ComeBack, FailureKind};
+pub use pulse::Pulse;
 pub use relay::RelayBody;
 
 /// One admitted request with what it takes to send it.
@@ -170,33 +172,6 @@ pub struct RequestManager {
     metrics: Arc<RequestMetrics>,
 }
 
-/// Tells whether requests are still served by a manager, or by one that went on from it.
-#[derive(Debug, Clone)]
-pub struct Pulse(Weak<RequestMetrics>);
-
-impl Pulse {
-    /// Whether every manager is gone, and every request over.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.0.strong_count() == 0
-    }
-}
-
-/// Does not keep the metrics: requests do, and whoever waits for the last of them must not wait for this.
-async fn follow_feedback(metrics: Weak<RequestMetrics>, mut given: broadcast::Receiver<Given>) {
-    loop {
-        match given.recv().await {
-            Ok(given) => match metrics.upgrade() {
-                Some(metrics) => metrics.scored(&given),
-                None => return,
-            },
-            // Some were missed; those that follow are not.
-            Err(broadcast::error::RecvError::Lagged(_)) => {}
-            Err(broadcast::error::RecvError::Closed) => return,
-        }
-    }
-}
-
 /// What bounds the work for requests.
 #[derive(Debug, Clone)]
 pub struct ServeLimits {
@@ -252,7 +227,7 @@ impl RequestManager {
     /// What tells when the last request is over.
     #[must_use]
     pub fn pulse(&self) -> Pulse {
-        Pulse(Arc::downgrade(&self.metrics))
+        Pulse::of(&self.metrics)
     }
 
     /// The next best destination of a request placed lately; worked out only when asked for.
@@ -354,7 +329,7 @@ impl RequestManager {
         &self,
         given: broadcast::Receiver<Given>,
     ) -> impl Future<Output = ()> + Send + use<> {
-        follow_feedback(Arc::downgrade(&self.metrics), given)
+        pulse::follow_feedback(Arc::downgrade(&self.metrics), given)
     }
 
     async fn place_and_send(
