@@ -12,7 +12,7 @@ use super::rows::{Row, Split};
 
 /// One way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Method {
+pub(crate) enum Method {
     /// Each model's mean.
     GlobalMean,
     /// Each model's mean on the prompt's benchmark, which a router does not know.
@@ -26,7 +26,7 @@ pub enum Method {
 }
 
 /// All of them, the default last but one.
-pub const METHODS: [Method; 8] = [
+pub(crate) const METHODS: [Method; 8] = [
     Method::GlobalMean,
     Method::TaskMean,
     Method::Paper(5),
@@ -38,10 +38,10 @@ pub const METHODS: [Method; 8] = [
 ];
 
 /// Position of the default in [`METHODS`].
-pub const DEFAULT: usize = 6;
+pub(crate) const DEFAULT: usize = 6;
 
 impl Method {
-    pub fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         match self {
             Self::GlobalMean => "each model's mean".to_owned(),
             Self::TaskMean => "the same, benchmark known".to_owned(),
@@ -53,7 +53,7 @@ impl Method {
     }
 
     /// The judged rows of `split`, predicted from its known ones.
-    pub fn predict(self, split: &Split, rows: &[Row], models: &[String]) -> Vec<JudgedPrompt> {
+    pub(crate) fn predict(self, split: &Split, rows: &[Row], models: &[String]) -> Vec<JudgedPrompt> {
         let labelled = profile_of(split, rows, models);
         let fleet = fleet_of(models);
         let judged = |row: &Row| JudgedPrompt {

@@ -23,23 +23,23 @@ const WINOGRANDE_KEY_CHARS: usize = 28;
 const FEW_REPEATS: u64 = 5;
 
 /// One scored prompt.
-pub struct Row {
-    pub prompt: StoredPrompt,
-    pub embedding: Embedding,
-    pub format: [f64; FORMAT_NUMBERS],
-    pub truth: Vec<Option<Truth>>,
+pub(crate) struct Row {
+    pub(crate) prompt: StoredPrompt,
+    pub(crate) embedding: Embedding,
+    pub(crate) format: [f64; FORMAT_NUMBERS],
+    pub(crate) truth: Vec<Option<Truth>>,
     /// Hash of the question.
     question: [u8; 32],
 }
 
 /// Rows that predict and rows that are predicted, by index.
-pub struct Split {
-    pub known: Vec<usize>,
-    pub judged: Vec<usize>,
+pub(crate) struct Split {
+    pub(crate) known: Vec<usize>,
+    pub(crate) judged: Vec<usize>,
 }
 
 /// Reads and embeds; also the models, by name.
-pub fn read_rows(path: &Path, params: &EmbedderParams) -> anyhow::Result<(Vec<Row>, Vec<String>)> {
+pub(crate) fn read_rows(path: &Path, params: &EmbedderParams) -> anyhow::Result<(Vec<Row>, Vec<String>)> {
     let mut lines = TraceLines::over(File::open(path).with_context(|| path.display().to_string())?)?;
     let mut prompts = Vec::new();
     while let Some(line) = lines.next_line()? {
@@ -81,7 +81,7 @@ fn key(question: &str, benchmark: Option<&str>) -> [u8; 32] {
 }
 
 /// Every fold predicted from the others.
-pub fn folds(rows: &[Row], n: usize) -> Vec<Split> {
+pub(crate) fn folds(rows: &[Row], n: usize) -> Vec<Split> {
     let fold = |row: &Row| {
         let [a, b, c, d, e, f, g, h, ..] = row.question;
         u64::from_be_bytes([a, b, c, d, e, f, g, h]) % n as u64
@@ -90,13 +90,13 @@ pub fn folds(rows: &[Row], n: usize) -> Vec<Split> {
 }
 
 /// Every benchmark predicted from the others.
-pub fn by_benchmark(rows: &[Row]) -> Vec<Split> {
+pub(crate) fn by_benchmark(rows: &[Row]) -> Vec<Split> {
     let names: BTreeSet<_> = rows.iter().map(|row| &row.prompt.benchmark).collect();
     names.into_iter().map(|name| split(rows, |row| row.prompt.benchmark == *name)).collect()
 }
 
 /// Everything predicted from `n` rows; forms of a known question are not judged.
-pub fn few(rows: &[Row], n: usize) -> Vec<Split> {
+pub(crate) fn few(rows: &[Row], n: usize) -> Vec<Split> {
     let choose = |seed| {
         let mut order: Vec<usize> = (0..rows.len()).collect();
         order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));

@@ -25,7 +25,7 @@ use crate::domain::{
 use crate::routing::{LegalSet, NoDestination, legal_set};
 use crate::units::Seconds;
 
-/// Arrivals of the same instant are gathered this long before an adaptive plan is made.
+/// Arrivals after a plan are gathered until this long after it; one that finds the planner idle waits for nobody.
 const COALESCE: Seconds = Seconds(0.002);
 /// How many seconds of service a second of waiting is worth in the `shortest` order.
 const AGEING: f64 = 0.3;
@@ -94,6 +94,8 @@ pub struct Planner {
     /// After whom to go on with those who were passed over before the last change; `None` = nothing has changed.
     visit: Option<Option<OrderPlace>>,
     n_plans: u64,
+    /// When the last plan was begun.
+    planned_at: Option<Seconds>,
     n_sent: u64,
     n_rebinds: u64,
 }
@@ -112,6 +114,7 @@ impl Planner {
             has_lost: false,
             visit: None,
             n_plans: 0,
+            planned_at: None,
             n_sent: 0,
             n_rebinds: 0,
         }
@@ -125,8 +128,8 @@ impl Planner {
         } else if self.gathering == Gathering::Fixed {
             (Stage::Gathering, self.open_window(now).unwrap_or(now + self.params.window.max_wait))
         } else {
-            let coalesced = now.max(arrival.arrived + self.coalescing());
-            (Stage::Gathering, arrival.awaiting_until.map_or(coalesced, |until| until.max(coalesced)))
+            let gathered = self.gathered(now);
+            (Stage::Gathering, arrival.awaiting_until.map_or(gathered, |until| until.max(gathered)))
         };
         self.held.insert(Held {
             key: self.order_key(&arrival),
@@ -147,7 +150,7 @@ impl Planner {
         held.arrival.prediction = prediction;
         held.arrival.awaiting_until = None;
         if self.gathering != Gathering::Fixed && held.stage == Stage::Gathering {
-            held.plan_at = Some(now.max(held.arrival.arrived + self.coalescing()));
+            held.plan_at = Some(self.gathered(now));
         }
         held.key = self.order_key(&held.arrival);
         self.held.insert(held);
@@ -280,11 +283,11 @@ impl Planner {
         self.held.newest_gathering()?.plan_at.filter(|at| at.0 > now.0)
     }
 
-    /// How long same-instant arrivals are gathered outside a fixed window.
-    fn coalescing(&self) -> Seconds {
-        match self.gathering {
-            Gathering::None => Seconds::ZERO,
-            Gathering::Adaptive | Gathering::Fixed => COALESCE.min(self.params.window.max_wait),
+    /// When whoever comes `now` has been gathered, outside a fixed window.
+    fn gathered(&self, now: Seconds) -> Seconds {
+        match (self.gathering, self.planned_at) {
+            (Gathering::Adaptive, Some(at)) => now.max(at + COALESCE.min(self.params.window.max_wait)),
+            _ => now,
         }
     }
 
@@ -391,6 +394,7 @@ impl Planner {
         }
         self.is_solving = true;
         self.n_plans += 1;
+        self.planned_at = Some(now);
         let (number, first_request_number) = (self.n_plans, self.n_sent);
         let completion = self.params.completion;
         PlanJob { number, taken_at: now, first_request_number, waiting, context, completion, time }

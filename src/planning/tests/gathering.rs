@@ -61,23 +61,30 @@ fn a_window_that_could_not_close_in_time_takes_no_more_in() {
 }
 
 #[test]
-fn adaptive_coalesces_arrivals_of_the_same_instant() {
-    let mut rig = Rig::new(fleet(&[(4, 8)]), |_| {});
-    rig.arrive(0.0, 1);
-    assert_eq!(rig.turn(0.0), Some(0.002));
-    rig.arrive(0.001, 2);
-    assert_eq!(rig.turn(0.001), Some(0.002));
-    rig.turn(0.002);
-    assert_eq!((rig.batch_size(1), rig.batch_size(2)), (2, 2));
+fn adaptive_plans_at_once_and_gathers_who_comes_right_after() {
+    let mut rig = Rig::new(fleet(&[(8, 8)]), |_| {});
+    rig.arrive(1.0, 1);
+    assert_eq!((rig.turn(1.0), rig.waited(1)), (None, Seconds::ZERO), "an idle planner waits for nobody");
+    rig.arrive(1.0005, 2);
+    assert_eq!(rig.turn(1.0005), Some(1.002));
+    rig.arrive(1.001, 3);
+    assert_eq!(rig.turn(1.001), Some(1.002));
+    rig.turn(1.002);
+    assert_eq!((rig.batch_size(1), rig.batch_size(2), rig.batch_size(3)), (1, 2, 2));
+    rig.arrive(1.5, 4);
+    rig.turn(1.5);
+    assert_eq!(rig.waited(4), Seconds::ZERO);
 }
 
 #[test]
-fn adaptive_plans_a_full_batch_without_coalescing() {
+fn adaptive_plans_a_full_batch_without_gathering_longer() {
     let mut rig = Rig::new(fleet(&[(4, 8)]), |p| p.window.max_requests = 2);
-    rig.arrive(0.0, 1);
-    rig.arrive(0.0, 2);
-    rig.turn(0.0);
-    assert_eq!(rig.sent().len(), 2);
+    let n_sent_after = [1, 2, 3].map(|ticket| {
+        rig.arrive(0.0, ticket);
+        rig.turn(0.0);
+        rig.sent().len()
+    });
+    assert_eq!(n_sent_after, [1, 1, 3], "the second waits for company, which the third is");
 }
 
 #[test]

@@ -175,9 +175,16 @@ pub(in crate::profiler::quality) fn keep_nearest(found: &mut Vec<Neighbour>, k: 
     found[..sorted].sort_unstable_by(Neighbour::order);
 }
 
-/// d² of two vectors, not negative.
+/// d² of two vectors, summed as [`dot`] sums.
 pub(in crate::profiler::quality) fn squared_distance(a: &PromptVector, b: &PromptVector) -> f32 {
-    (dot(a, a) + dot(b, b) - 2.0 * dot(a, b)).max(0.0)
+    let mut sums = [0.0f32; LANES];
+    for (a, b) in a.as_chunks::<LANES>().0.iter().zip(b.as_chunks::<LANES>().0) {
+        for lane in 0..LANES {
+            let difference = a[lane] - b[lane];
+            sums[lane] += difference * difference;
+        }
+    }
+    sums.iter().sum()
 }
 
 /// Dot product with independent sums, which the compiler turns into SIMD lanes.

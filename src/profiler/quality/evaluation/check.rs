@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::profiler::quality::estimator::kernel::Kernel;
+use crate::profiler::quality::estimator::profile::ProfileCell;
 use crate::profiler::quality::estimator::vectors::Neighbour;
 use crate::profiler::quality::estimator::{Estimator, Scratch};
 use crate::profiler::quality::evaluation::{JudgedPrompt, Means, Metrics, Truth, judge};
@@ -212,7 +213,7 @@ impl Method<'_> {
 }
 
 fn truth(labelled: &LabelledProfile, row: usize) -> Vec<Option<Truth>> {
-    let of_cell = |cell: &Option<crate::profiler::quality::estimator::profile::ProfileCell>| {
+    let of_cell = |cell: &Option<ProfileCell>| {
         cell.map(|cell| Truth {
             score: f64::from(cell.score),
             completion_tokens: cell.completion_tokens.map(f64::from),

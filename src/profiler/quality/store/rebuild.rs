@@ -3,6 +3,7 @@
 //! They gather in a database of their own beside the store, so that an interruption costs a chunk and no reader meets a
 //! mixture; one transaction puts all of them in place.
 
+use std::fs::OpenOptions;
 use std::path::PathBuf;
 
 use rusqlite::{TransactionBehavior, params};
@@ -31,6 +32,12 @@ impl QualityStore {
     /// [`StoreError`] if the staging file beside the store cannot be written.
     pub fn rebuild(&mut self, model_sha256: &str) -> Result<Rebuild<'_>, StoreError> {
         let staging = self.path.with_file_name(format!("rebuild-{model_sha256:.16}.sqlite"));
+        // An attached database is opened as the store was, which is not made where it is missing; an empty file is one.
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&staging)
+            .map_err(|e| StoreError::Io { path: staging.clone(), reason: e.to_string() })?;
         let attached =
             self.connection.execute("ATTACH ?1 AS staging", [staging.to_string_lossy()]).and_then(|_| {
                 self.connection.execute_batch(
