@@ -11,7 +11,11 @@ use rand_chacha::ChaCha8Rng;
 use super::methods::{DEFAULT, METHODS};
 
 /// One line per method of what it predicted of the same prompts in the same order.
-pub(crate) fn print_table(judged: &[Vec<JudgedPrompt>; METHODS.len()], models: &[String], resamplings: usize) {
+pub(crate) fn print_table(
+    judged: &[Vec<JudgedPrompt>; METHODS.len()],
+    models: &[String],
+    resamplings: usize,
+) {
     // The mean lengths and scores that `judge` compares with are lines of their own here.
     let nothing = LabelledProfile { profile: Profile::new(models.to_vec()), ..LabelledProfile::default() };
     let mut means = Means::new(&nothing);

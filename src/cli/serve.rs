@@ -36,7 +36,8 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let app = App::start_from(&args.config).await?;
-        app.run().await
+        // Boxed: large, and one of its kind.
+        Box::pin(app.run()).await
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -111,7 +111,7 @@ impl<'a> Evaluator<'a> {
     /// where time is the makespan.
     pub fn coupled_at(&self, d: DestinationOrd, rows: impl Iterator<Item = usize>) -> f64 {
         let (Some(sum), Some(term)) = (self.problem.sum(), self.objective.sum()) else { return 0.0 };
-        let mut timeline = sum.timelines[d.idx()].clone();
+        let mut timeline = sum.timelines[d.idx()];
         let mut added = 0.0;
         for r in rows {
             added += term.added(r, sum.work(r, d), &timeline);
