@@ -14,11 +14,8 @@ const SCRIPT_MAX: Duration = Duration::from_secs(300);
 async fn passes(script: &str) {
     let Some(python) = std::env::var_os("CEMA_TEST_OPERATIONS") else {
         // Not `eprintln!`: the harness would swallow that in a test that passes.
-        writeln!(
-            std::io::stderr(),
-            "!! SKIPPED {script}: CEMA_TEST_OPERATIONS is not set (make test sets it)"
-        )
-        .unwrap();
+        let mut stderr = std::io::stderr();
+        writeln!(stderr, "!! SKIPPED {script}: CEMA_TEST_OPERATIONS is not set (make test sets it)").unwrap();
         return;
     };
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(script);

@@ -130,7 +130,7 @@ fn paused_stream(go_on: &Arc<Semaphore>) -> Vec<Step> {
         Step::Gate(Arc::clone(go_on)),
         chunk(delta_event("m", "second")),
         chunk(finish_event("m")),
-        chunk("data: [DONE]\n\n".to_owned()),
+        chunk("data: [DONE]\n\n"),
         last_chunk(),
     ]
 }
