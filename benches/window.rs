@@ -24,7 +24,7 @@ use cema_router::routing::{
     TimeTerm, for_kind,
 };
 use cema_router::scheduler::{Fleet, Scheduler, SchedulerParams};
-use cema_router::telemetry::decision_log::DecisionLog;
+use cema_router::telemetry::json_log::JsonLog;
 use cema_router::units::{Bytes, BytesPerSec, Joules, Quality, Seconds, Tokens, TokensPerSec, Usd, Watts};
 use prometheus::Registry;
 use tokio::runtime::Runtime;
@@ -189,7 +189,14 @@ fn start(runtime: &Runtime, n_requests: usize) -> (Scheduler, Publishers) {
         request_deadline: Seconds(600.0),
     };
     let (view, figures) = watch::channel(Arc::new(FleetView::configured(&destinations)));
-    let fleet = Fleet { destinations, health: states, view: figures, quality, log: DecisionLog::default() };
+    let fleet = Fleet {
+        destinations,
+        health: states,
+        view: figures,
+        quality,
+        log: JsonLog::default(),
+        with_situations: false,
+    };
     let (scheduler, task) =
         runtime.block_on(async { Scheduler::new(params, policy(), fleet, &registry).unwrap() });
     runtime.spawn(task);

@@ -24,7 +24,8 @@ stage_lint() {
     say "scripts"
     find scripts demo tests -name '*.sh' -print0 | xargs -0 -n 1 bash -n
     bash -n .ci/run
-    "${PYTHON:-python3}" scripts/check_syntax.py scripts demo tests
+    "${PYTHON:-python3}" scripts/check_syntax.py scripts demo tests dashboards
+    "${PYTHON:-python3}" dashboards/make.py --check
 }
 
 stage_test() {
@@ -33,6 +34,12 @@ stage_test() {
     export CEMA_TEST_LLAMA=$PWD/.cache/llama/bin/python
     export CEMA_TEST_SDK=$PWD/.cache/sdk/bin/python
     export CEMA_TEST_CLIENTS=$PWD/.cache
+    if command -v prometheus >/dev/null && command -v promtool >/dev/null && command -v chromium >/dev/null; then
+        CEMA_TEST_OPERATIONS=$(command -v "${PYTHON:-python3}")
+        export CEMA_TEST_OPERATIONS
+    else
+        say "SKIPPED: boards on Prometheus, status page in Chromium (apt-get install prometheus chromium)"
+    fi
     say "script tests"
     "$CEMA_TEST_SDK" -B -m unittest discover --start-directory demo
     say "documentation tests"

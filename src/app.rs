@@ -4,41 +4,50 @@ pub mod agent;
 mod edge;
 mod energy_log;
 mod feedback;
+mod generation;
 mod profilers;
-mod scheduling;
+mod quality;
+mod reload;
+pub(crate) mod scheduling;
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use http::HeaderValue;
 use prometheus::{IntGaugeVec, Opts, Registry};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use crate::config::{Config, EndpointConfig, NodeConfig, ResponseModel};
-use crate::domain::{Availability, Destination};
-use crate::endpoint::{EndpointPool, EndpointSpec, Timeouts};
-use crate::profiler::power::{NodePower, PowerProfiler};
+use crate::config::{Config, EndpointConfig, NodeConfig};
+use crate::domain::Destination;
+use crate::endpoint::{EndpointSpec, Timeouts};
+use crate::profiler::power::NodePower;
 use crate::profiler::quality::{
     DestinationPrior, EmbedderParams, FleetPriors, QualityParams, QualityService,
 };
-use crate::proxy::admin::Admin;
-use crate::proxy::readiness::Readiness;
+use crate::proxy::access::Logged;
+use crate::proxy::admin::{Admin, Control, Drained, ReloadRequest};
+use crate::proxy::live::Live;
 use crate::proxy::server::{Listener, Shutdown};
 use crate::proxy::stack::Guarded;
-use crate::proxy::{Api, ApiParams, server};
-use crate::request_manager::admission::{ModelDirectory, VirtualModel};
-use crate::request_manager::{RequestManager, ServeLimits};
+use crate::proxy::{Api, server};
+use crate::request_manager::admission::VirtualModel;
 use crate::routing::PolicyKind;
-use crate::scheduler::{Fleet, Scheduler};
-use crate::telemetry::decision_log::{DecisionLog, LogWriter};
+use crate::telemetry::json_log::{JsonLog, LogWriter};
+use crate::telemetry::metrics_book::MetricsBook;
 use crate::units::Tokens;
 
-use profilers::Profilers;
+use generation::{Answering, Generation, Site};
+use quality::Quality;
+use reload::{ReloadMetrics, Reloader};
 
 /// Once the drain limit is over, clients have this long to be told so.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -47,12 +56,15 @@ const COMPLETION_PRIOR: Tokens = Tokens(250.0);
 
 /// A router that listens and is ready to run.
 pub struct App {
-    log_writer: Option<LogWriter>,
+    log_writers: Vec<LogWriter>,
+    access_log: JsonLog,
     listener: Listener,
     admin_listener: Listener,
-    api: Api,
+    api: Live<Api>,
     admin: Admin,
-    power: PowerProfiler,
+    control: Control,
+    reloader: Reloader,
+    reloads: mpsc::Receiver<ReloadRequest>,
     tasks: TaskTracker,
     drain_limit: Duration,
     stop: CancellationToken,
@@ -61,74 +73,68 @@ pub struct App {
 }
 
 impl App {
-    /// Binds the listeners and builds every part; nothing is served yet.
+    /// Binds the listeners and builds every part; nothing is served yet. There is no file to read again.
     ///
     /// # Errors
     /// An address in use, a certificate store that cannot be read, a thread that cannot be started.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
+        Self::start_with(config, None).await
+    }
+
+    /// The same with the configuration in a file, which is read again at every reload.
+    ///
+    /// # Errors
+    /// A file that cannot be read or has faults, and those of [`App::start`].
+    pub async fn start_from(path: &Path) -> anyhow::Result<Self> {
+        Self::start_with(Config::load(path)?, Some(path.to_owned())).await
+    }
+
+    async fn start_with(config: Config, path: Option<PathBuf>) -> anyhow::Result<Self> {
         let registry = Registry::new();
-        let listener = edge::api_listener(&config, &registry).await?;
+        let tls = watch::Sender::new(edge::acceptor(&config));
+        let listener = edge::api_listener(&config, tls.subscribe(), &registry).await?;
         let admin_listener = edge::admin_listener(&config, &registry).await?;
         register_build_info(&registry)?;
-        let destinations: Arc<[Destination]> = config.fleet.destinations.clone().into();
-        let specs = config.fleet.endpoints.iter().map(endpoint_spec).collect::<anyhow::Result<Vec<_>>>()?;
-        let pool = Arc::new(EndpointPool::new(specs, timeouts(&config)).context("cannot set up TLS")?);
-        let profilers = Profilers::new(&config, &pool, &destinations, &registry)?;
-        let health = profilers.health.clone();
-        let quality = start_quality(&config, &destinations, &registry)?;
-        let feedback = feedback::start(&config, (quality.clone(), &destinations), &registry)?;
-        let viewer = profilers.viewer(&config, &destinations);
-        let (policies, params) = scheduling::scheduling(&config);
-        let policy_name = policies.0.first().map_or("", |arm| arm.policy.name());
-        let (log, log_writer) = edge::decision_log(&config, &registry)?;
-        let fleet = Fleet {
-            log: log.clone(),
-            destinations: Arc::clone(&destinations),
-            health: health.subscribe(),
-            view: viewer.subscribe(),
-            quality,
-        };
-        let (scheduler, scheduler_task) = Scheduler::alternating(params, policies, fleet, &registry)?;
-        let (power, meters) = PowerProfiler::new(node_power(&config), &destinations, &registry)?;
-        let world = profilers.world(&pool, &power, &feedback);
+        let logs = edge::Logs::start(&config, &registry)?;
+        let metrics = ReloadMetrics::register(&registry)?;
         let (stop, force) = (CancellationToken::new(), CancellationToken::new());
         let give_up = force.child_token();
-        let limits = ServeLimits { max_attempts: config.limits.max_attempts, give_up: give_up.clone() };
-        let manager = RequestManager::new(scheduler.clone(), world, limits, &registry)?;
-
-        let tasks = TaskTracker::new();
-        feedback::spawn_readers((&tasks, &force), &feedback, log.clone(), &manager);
-        spawn_energy_readers((&tasks, &force), &power, log, &scheduler);
-        tasks.spawn(stop_aware(give_up.clone(), scheduler_task));
-        tasks.spawn(stop_aware(force.clone(), viewer.clone().run()));
-        health.probe_all().await;
-        warn_of_absent(&pool, &health.states());
-        for meter in meters {
-            tasks.spawn(stop_aware(force.clone(), meter.run()));
-        }
-        spawn_watches(profilers, &pool, &tasks, &force);
-        let readiness = Readiness { health, draining: stop.clone() };
-        let api = Api::new(ApiParams {
-            manager,
-            directory: ModelDirectory::new(&destinations, virtual_models(&config)),
-            auth: edge::auth(&config, &registry)?,
-            readiness: readiness.clone(),
-            feedback: feedback.clone(),
-            body_bytes_max: config.limits.max_body_bytes,
-            body_total: config.limits.request_deadline,
-            policy: policy_name,
-            echo_model: config.response_model == ResponseModel::Echo,
-        });
-        let admin = Admin::new(registry, (scheduler, viewer.clone()), readiness, feedback);
-        edge::announce((&listener, &admin_listener), destinations.len(), policy_name)?;
+        let (book, drained, tasks) = (MetricsBook::default(), Drained::default(), TaskTracker::new());
+        let mut site = Site {
+            keys: edge::Keys::register(&registry)?,
+            quality: Quality::default(),
+            decisions: logs.decisions,
+            with_situations: config.decision_log.as_ref().is_some_and(|of| of.situations),
+            drained: drained.clone(),
+            stop: stop.clone(),
+            give_up: give_up.clone(),
+            force: force.clone(),
+            admin_is_on_loopback: config.admin_listen.ip().is_loopback(),
+            n_retiring: Arc::default(),
+            tasks: tasks.clone(),
+            book: book.clone(),
+        };
+        let _for_good = book.add(registry);
+        let generation = Generation::start(&config, &mut site, None).await?;
+        let Answering { api, parts } = generation.answering(&config, &mut site);
+        let (control, reloads) = Control::new();
+        let (api, parts) = (Live::new(api), Live::new(parts));
+        let admin = Admin::new(book, parts.clone(), control.clone(), drained);
+        edge::announce((&listener, &admin_listener), &config)?;
         let drain_limit = config.limits.drain;
+        let started = config.clone();
+        let reloader =
+            Reloader { config, started, path, generation, site, api: api.clone(), parts, tls, metrics };
         Ok(Self {
-            log_writer,
+            log_writers: logs.writers,
+            access_log: logs.access,
             listener,
             admin_listener,
             api,
             admin,
-            power,
+            control,
+            reloader,
+            reloads,
             tasks,
             drain_limit,
             stop,
@@ -151,21 +157,33 @@ impl App {
         Stopper { drain: self.stop.clone(), force: self.force.clone() }
     }
 
-    /// Serves until SIGTERM or SIGINT, then drains; a second signal ends at once.
+    /// The way to have it reload.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        self.control.clone()
+    }
+
+    /// Serves until SIGTERM or SIGINT, then drains; a second signal ends at once. SIGHUP has it reload.
     ///
     /// # Errors
     /// When signals cannot be listened for.
     pub async fn run(self) -> anyhow::Result<()> {
-        let stopper = self.stopper();
+        let (stopper, control) = (self.stopper(), self.control());
         let mut signals = Signals::new()?;
         let mut served = std::pin::pin!(self.serve());
+        let mut reloads = FuturesUnordered::new();
         loop {
             tokio::select! {
                 outcome = &mut served => return outcome,
-                signal = signals.next() => {
-                    info!(signal, "asked to stop");
-                    stopper.stop();
-                }
+                signal = signals.next() => match signal {
+                    Signal::Reload => reloads.push(control.reload()),
+                    Signal::Stop(signal) => {
+                        info!(signal, "asked to stop");
+                        stopper.stop();
+                    }
+                },
+                // What came of it is in the log.
+                Some(_) = reloads.next() => {}
             }
         }
     }
@@ -173,15 +191,18 @@ impl App {
     /// Serves until its [`Stopper`] is used, then drains.
     ///
     /// # Errors
-    /// When the admin listener's task failed.
+    /// When a task of it failed.
     pub async fn serve(self) -> anyhow::Result<()> {
         let Self {
-            log_writer,
+            log_writers,
+            access_log,
             listener,
             admin_listener,
             api,
             admin,
-            power,
+            control: _,
+            reloader,
+            reloads,
             tasks,
             drain_limit,
             stop,
@@ -190,8 +211,11 @@ impl App {
         } = self;
         let admin_stop = CancellationToken::new();
         let ends_with = |stop: &CancellationToken| Shutdown { stop: stop.clone(), force: force.clone() };
-        let main = server::serve(listener, Guarded(api), ends_with(&stop));
+        let logged = Guarded(Logged::new(api, access_log));
+        let main = server::serve(listener, logged, ends_with(&stop));
         let side = tasks.spawn(server::serve(admin_listener, Guarded(admin), ends_with(&admin_stop)));
+        let end_of_generation = CancellationToken::new();
+        let reloading = tasks.spawn(reloader.run(reloads, end_of_generation.clone()));
         let mut main = std::pin::pin!(main);
         let limit = std::pin::pin!(async {
             stop.cancelled().await;
@@ -212,13 +236,14 @@ impl App {
                 main.await;
             }
         }
-        power.settle_all();
+        end_of_generation.cancel();
+        reloading.await?;
         force.cancel();
         admin_stop.cancel();
         side.await?;
         tasks.close();
         tasks.wait().await;
-        if let Some(writer) = log_writer {
+        for writer in log_writers {
             tokio::task::spawn_blocking(|| writer.close()).await?;
         }
         Ok(())
@@ -259,62 +284,21 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> &'static str {
-        loop {
-            tokio::select! {
-                _ = self.terminate.recv() => return "SIGTERM",
-                _ = self.interrupt.recv() => return "SIGINT",
-                _ = self.hangup.recv() => {
-                    warn!("SIGHUP ignored: this version does not reload; restart it for a new configuration");
-                }
-            }
+    async fn next(&mut self) -> Signal {
+        tokio::select! {
+            _ = self.terminate.recv() => Signal::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => Signal::Stop("SIGINT"),
+            _ = self.hangup.recv() => Signal::Reload,
         }
     }
 }
 
-fn warn_of_absent(pool: &EndpointPool, states: &[Availability]) {
-    for ((_, spec), state) in pool.iter().zip(states) {
-        if !state.takes_work() {
-            warn!(
-                endpoint = spec.name,
-                state = state.as_str(),
-                "not ready yet: is its server running at its url?"
-            );
-        }
-    }
-}
-
-/// Tells whoever wants to know what requests drew, until `force`.
-fn spawn_energy_readers(
-    (tasks, force): (&TaskTracker, &CancellationToken),
-    power: &PowerProfiler,
-    log: DecisionLog,
-    scheduler: &Scheduler,
-) {
-    if log.is_on() {
-        let writing = energy_log::write(log, power, scheduler.destinations());
-        tasks.spawn(stop_aware(force.clone(), writing));
-    }
-    if let Some(switchback) = scheduler.switchback() {
-        tasks.spawn(stop_aware(force.clone(), switchback.clone().follow(power.settled())));
-    }
-}
-
-/// Watches endpoints, what they lose when they go, and the paths to nodes until `force`.
-fn spawn_watches(profilers: Profilers, pool: &EndpointPool, tasks: &TaskTracker, force: &CancellationToken) {
-    for (endpoint, _) in pool.iter() {
-        tasks.spawn(stop_aware(force.clone(), profilers.clone().watch_endpoint(endpoint)));
-    }
-    let health = profilers.health.subscribe();
-    tasks.spawn(stop_aware(force.clone(), profilers.prefixes.clone().follow(health)));
-    tasks.spawn(stop_aware(force.clone(), profilers.watch_paths()));
-}
-
-async fn stop_aware(stop: CancellationToken, task: impl Future<Output = ()>) {
-    tokio::select! {
-        () = task => {}
-        () = stop.cancelled() => {}
-    }
+/// What a signal asks for.
+enum Signal {
+    /// To end; its name.
+    Stop(&'static str),
+    /// To read the configuration again.
+    Reload,
 }
 
 fn register_build_info(registry: &Registry) -> prometheus::Result<()> {
@@ -392,10 +376,14 @@ fn start_quality(
             })
             .collect(),
     };
-    let mut policies = config.switchback.iter().flat_map(|of| &of.policies).chain([&config.routing.policy]);
-    let predicts_clusters = policies.any(|policy| *policy == PolicyKind::Uniroute);
-    let params = QualityParams { predicts_clusters, ..config.quality.params() };
+    let params = QualityParams { predicts_clusters: predicts_clusters(config), ..config.quality.params() };
     QualityService::start(&params, &embedder, priors, registry)
+}
+
+/// Whether a policy asks for the error rates of prompt clusters.
+fn predicts_clusters(config: &Config) -> bool {
+    let mut policies = config.switchback.iter().flat_map(|of| &of.policies).chain([&config.routing.policy]);
+    policies.any(|policy| *policy == PolicyKind::Uniroute)
 }
 
 fn virtual_models(config: &Config) -> Vec<VirtualModel> {

@@ -11,6 +11,7 @@ pub mod statistics;
 pub mod planning;
 pub mod routing;
 
+pub mod decision;
 pub mod endpoint;
 pub mod plot;
 pub mod problem_file;

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::{Signals, register_build_info};
+use super::{Signal, Signals, register_build_info};
 use crate::profiler::power::agent::{AgentMeters, AgentParams};
 use crate::proxy::agent_page::AgentPage;
 use crate::proxy::server;
@@ -46,8 +46,13 @@ impl Agent {
             .await
             .with_context(|| format!("cannot listen on {listen} (`--listen`): is it in use?"))?;
         let metrics = ConnectionMetrics::register(&registry, "agent")?;
-        let listener =
-            Listener { socket, tls: None, clocks: CLOCKS, connections_max: CONNECTIONS_MAX, metrics };
+        let listener = Listener {
+            socket,
+            tls: server::in_clear(),
+            clocks: CLOCKS,
+            connections_max: CONNECTIONS_MAX,
+            metrics,
+        };
         let meters = AgentMeters::start(params, &registry)?;
         info!(listen = %listener.socket.local_addr()?, "agent listening");
         Ok(Self { listener, registry, _meters: meters })
@@ -71,12 +76,15 @@ impl Agent {
             tokio::select! {
                 () = &mut served => return Ok(()),
                 () = &mut limit, if !force.is_cancelled() => force.cancel(),
-                signal = signals.next() => {
-                    info!(signal, "asked to stop");
-                    if stop.is_cancelled() {
-                        force.cancel();
+                signal = signals.next() => match signal {
+                    Signal::Stop(signal) => {
+                        info!(signal, "asked to stop");
+                        if stop.is_cancelled() {
+                            force.cancel();
+                        }
+                        stop.cancel();
                     }
-                    stop.cancel();
+                    Signal::Reload => info!("SIGHUP ignored: an agent has no configuration"),
                 }
             }
         }

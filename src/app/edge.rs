@@ -1,5 +1,6 @@
 //! What stands at the edge of the router: listeners, the bound on connections, API keys, the decision log.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -7,15 +8,16 @@ use anyhow::Context as _;
 use prometheus::Registry;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tracing::{info, warn};
 
-use crate::config::Config;
-use crate::config::Limits;
-use crate::proxy::server::{ConnectionClocks, ConnectionMetrics, Listener};
+use super::scheduling::usual_policy;
+use crate::config::{ApiKeyConfig, Config, Limits};
+use crate::proxy::server::{ConnectionClocks, ConnectionMetrics, Listener, in_clear};
 use crate::proxy::{ApiKey, Auth};
 use crate::request_manager::key_budget::{KeyBudget, KeyLimits, KeyMetrics};
-use crate::telemetry::decision_log::{DecisionLog, DecisionLogError, LogWriter};
+use crate::telemetry::json_log::{JsonLog, JsonLogError, JsonLogParams, LogName, LogWriter};
 
 /// Open files that are no connection of a client nor the one to an endpoint that serves it: listeners, store,
 /// idle connections to endpoints, the admin listener's own.
@@ -24,7 +26,11 @@ const DESCRIPTORS_RESERVED: u64 = 192;
 const ADMIN_CONNECTIONS_MAX: usize = 64;
 
 /// Binds the API's listener.
-pub(super) async fn api_listener(config: &Config, registry: &Registry) -> anyhow::Result<Listener> {
+pub(super) async fn api_listener(
+    config: &Config,
+    tls: watch::Receiver<Option<TlsAcceptor>>,
+    registry: &Registry,
+) -> anyhow::Result<Listener> {
     let wanted = config.limits.max_connections;
     let descriptors = raise_descriptor_limit();
     let connections_max = connections_max(wanted, descriptors);
@@ -41,7 +47,7 @@ pub(super) async fn api_listener(config: &Config, registry: &Registry) -> anyhow
     }
     Ok(Listener {
         socket: bind(config.listen, "listen").await?,
-        tls: config.tls.as_ref().map(|tls| TlsAcceptor::from(Arc::clone(&tls.server))),
+        tls,
         clocks: clocks(config),
         connections_max,
         metrics: ConnectionMetrics::register(registry, "api")?,
@@ -52,31 +58,54 @@ pub(super) async fn api_listener(config: &Config, registry: &Registry) -> anyhow
 pub(super) async fn admin_listener(config: &Config, registry: &Registry) -> anyhow::Result<Listener> {
     Ok(Listener {
         socket: bind(config.admin_listen, "admin_listen").await?,
-        tls: None,
+        tls: in_clear(),
         clocks: clocks(config),
         connections_max: ADMIN_CONNECTIONS_MAX,
         metrics: ConnectionMetrics::register(registry, "admin")?,
     })
 }
 
-/// The keys of a configuration, each with its whole budget.
-pub(super) fn auth(config: &Config, registry: &Registry) -> prometheus::Result<Auth> {
-    let metrics = KeyMetrics::register(registry)?;
-    let convert = |key: &crate::config::ApiKeyConfig| {
-        let limits = KeyLimits {
-            requests_per_minute: key.requests_per_minute,
-            max_concurrency: key.max_concurrency,
-            per_day: key.per_day,
+/// The keys of clients and what each has left; a key with the limits it had before a reload keeps that.
+pub(super) struct Keys {
+    metrics: KeyMetrics,
+    budgets: BTreeMap<Arc<str>, (KeyLimits, Arc<KeyBudget>)>,
+}
+
+impl Keys {
+    pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
+        Ok(Self { metrics: KeyMetrics::register(registry)?, budgets: BTreeMap::new() })
+    }
+
+    /// The keys of `config`.
+    pub(super) fn auth(&mut self, config: &Config) -> Auth {
+        let mut budgets = BTreeMap::new();
+        let convert = |key: &ApiKeyConfig| {
+            let limits = KeyLimits {
+                requests_per_minute: key.requests_per_minute,
+                max_concurrency: key.max_concurrency,
+                per_day: key.per_day,
+            };
+            let before = self.budgets.get(&key.name).filter(|(had, _)| *had == limits);
+            let new = || Arc::new(KeyBudget::new(&key.name, limits, &self.metrics));
+            let budget = before.map_or_else(new, |(_, budget)| Arc::clone(budget));
+            budgets.insert(Arc::clone(&key.name), (limits, Arc::clone(&budget)));
+            ApiKey {
+                name: Arc::clone(&key.name),
+                digest: *key.digest.as_bytes(),
+                models: key.models.clone(),
+                allow_weights: key.allow_weights,
+                budget,
+            }
         };
-        ApiKey {
-            name: Arc::clone(&key.name),
-            digest: *key.digest.as_bytes(),
-            models: key.models.clone(),
-            allow_weights: key.allow_weights,
-            budget: Arc::new(KeyBudget::new(&key.name, limits, &metrics)),
-        }
-    };
-    Ok(Auth::new(config.auth.keys.iter().map(convert).collect()))
+        let keys = config.auth.keys.iter().map(convert).collect();
+        self.budgets = budgets;
+        Auth::new(keys)
+    }
+}
+
+/// What ends TLS at the API's listener, where the configuration has a certificate.
+pub(super) fn acceptor(config: &Config) -> Option<TlsAcceptor> {
+    config.tls.as_ref().map(|tls| TlsAcceptor::from(Arc::clone(&tls.server)))
 }
 
 fn clocks(config: &Config) -> ConnectionClocks {
@@ -110,30 +139,47 @@ fn connections_max(wanted: usize, descriptors: Option<u64>) -> usize {
     wanted.min(usize::try_from(room).unwrap_or(usize::MAX)).max(1)
 }
 
-/// Starts the decision log, where there is to be one.
-pub(super) fn decision_log(
-    config: &Config,
-    registry: &Registry,
-) -> Result<(DecisionLog, Option<LogWriter>), DecisionLogError> {
-    let Some(params) = config.decision_log.clone() else { return Ok((DecisionLog::default(), None)) };
-    let (log, writer) = DecisionLog::start(params, registry)?;
-    Ok((log, Some(writer)))
+/// The logs of JSON lines; those that are off keep nothing.
+#[derive(Default)]
+pub(super) struct Logs {
+    pub(super) decisions: JsonLog,
+    pub(super) access: JsonLog,
+    pub(super) writers: Vec<LogWriter>,
+}
+
+impl Logs {
+    /// Starts those that there are to be.
+    pub(super) fn start(config: &Config, registry: &Registry) -> Result<Self, JsonLogError> {
+        let mut writers = Vec::new();
+        let mut log = |name, params: Option<&JsonLogParams>| {
+            let Some(params) = params.cloned() else { return Ok(JsonLog::default()) };
+            let (log, writer) = JsonLog::start(name, params, registry)?;
+            writers.push(writer);
+            Ok::<_, JsonLogError>(log)
+        };
+        let decisions = log(LogName::DECISIONS, config.decision_log.as_ref().map(|of| &of.log))?;
+        let access = log(LogName::ACCESS, config.access_log.as_ref())?;
+        Ok(Self { decisions, access, writers })
+    }
 }
 
 /// Says where the router listens.
-pub(super) fn announce(
-    (listener, admin): (&Listener, &Listener),
-    n_destinations: usize,
-    policy: &'static str,
-) -> std::io::Result<()> {
+pub(super) fn announce((listener, admin): (&Listener, &Listener), config: &Config) -> std::io::Result<()> {
+    let admin_address = admin.socket.local_addr()?;
     info!(
         listen = %listener.socket.local_addr()?,
-        tls = listener.tls.is_some(),
-        admin = %admin.socket.local_addr()?,
-        n_destinations,
-        policy,
+        tls = config.tls.is_some(),
+        admin = %admin_address,
+        n_destinations = config.fleet.destinations.len(),
+        policy = usual_policy(config),
         "listening"
     );
+    if !admin_address.ip().is_loopback() && config.admin_key.is_none() {
+        warn!(
+            admin = %admin_address,
+            "the admin API is reachable beyond this machine and refuses requests: set `admin_auth` (metrics and health pages need no key)"
+        );
+    }
     Ok(())
 }
 

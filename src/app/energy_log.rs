@@ -6,11 +6,11 @@ use tokio::sync::broadcast;
 
 use crate::domain::Destination;
 use crate::profiler::power::{PowerProfiler, Settled};
-use crate::telemetry::decision_log::DecisionLog;
+use crate::telemetry::json_log::JsonLog;
 
 /// Writes down what requests drew, once that is known.
 pub(super) fn write(
-    log: DecisionLog,
+    log: JsonLog,
     power: &PowerProfiler,
     destinations: &Arc<[Destination]>,
 ) -> impl Future<Output = ()> + Send + use<> {
@@ -18,7 +18,7 @@ pub(super) fn write(
 }
 
 async fn keep_writing(
-    log: DecisionLog,
+    log: JsonLog,
     mut settled: broadcast::Receiver<Settled>,
     destinations: Arc<[Destination]>,
 ) {

@@ -7,13 +7,13 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::stop_aware;
+use super::generation::stop_aware;
 use crate::config::Config;
 use crate::domain::Destination;
 use crate::profiler::quality::QualityService;
 use crate::profiler::quality::feedback::{Feedback, FeedbackStartError, Given};
 use crate::request_manager::RequestManager;
-use crate::telemetry::decision_log::DecisionLog;
+use crate::telemetry::json_log::JsonLog;
 
 /// The way for feedback into the store of `config`.
 pub(super) fn start(
@@ -25,29 +25,25 @@ pub(super) fn start(
     Feedback::start(params, &config.quality.store, (quality, destinations), registry)
 }
 
-/// Tells whoever wants to know what clients say of answers, until `force`.
+/// Tells whoever wants to know what clients say of answers, until `end`.
 pub(super) fn spawn_readers(
-    (tasks, force): (&TaskTracker, &CancellationToken),
+    (tasks, end): (&TaskTracker, &CancellationToken),
     feedback: &Feedback,
-    log: DecisionLog,
+    log: JsonLog,
     manager: &RequestManager,
 ) {
-    tasks.spawn(stop_aware(force.clone(), manager.clone().follow_feedback(feedback.given())));
+    tasks.spawn(stop_aware(end.clone(), manager.follow_feedback(feedback.given())));
     if log.is_on() {
         let writing = keep_writing(log, feedback.given(), Arc::clone(manager.destinations()));
-        tasks.spawn(stop_aware(force.clone(), writing));
+        tasks.spawn(stop_aware(end.clone(), writing));
     }
     if let Some(switchback) = manager.switchback() {
-        tasks.spawn(stop_aware(force.clone(), switchback.clone().follow_feedback(feedback.given())));
+        tasks.spawn(stop_aware(end.clone(), switchback.clone().follow_feedback(feedback.given())));
     }
 }
 
 /// A line in the decision log for each score, once it is stored.
-async fn keep_writing(
-    log: DecisionLog,
-    mut given: broadcast::Receiver<Given>,
-    destinations: Arc<[Destination]>,
-) {
+async fn keep_writing(log: JsonLog, mut given: broadcast::Receiver<Given>, destinations: Arc<[Destination]>) {
     loop {
         match given.recv().await {
             Ok(given) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prometheus::Registry;
 
 use crate::config::{Config, NetworkMeasure, NodeConfig};
-use crate::domain::{Destination, EndpointOrd};
+use crate::domain::{Destination, DestinationOrd, EndpointOrd};
 use crate::endpoint::EndpointPool;
 use crate::profiler::engine::EngineProfiler;
 use crate::profiler::network::{NetworkProfiler, NodePath};
@@ -16,6 +16,12 @@ use crate::profiler::quality::feedback::Feedback;
 use crate::profiler::speed::SpeedProfiler;
 use crate::profiler::view::{Sources, Viewer};
 use crate::request_manager::World;
+
+/// What was learnt with the configuration before.
+pub(super) struct Before {
+    pub(super) speeds: SpeedProfiler,
+    pub(super) destinations: Arc<[Destination]>,
+}
 
 /// The profilers of a fleet; none does anything yet. Clones share them.
 #[derive(Debug, Clone)]
@@ -33,7 +39,7 @@ impl Profilers {
         config: &Config,
         pool: &Arc<EndpointPool>,
         destinations: &Arc<[Destination]>,
-        registry: &Registry,
+        (registry, before): (&Registry, Option<&Before>),
     ) -> prometheus::Result<Self> {
         let seed = config.routing.seed;
         let health = FleetHealth::new(Arc::clone(pool), health_params(config), registry)?;
@@ -42,7 +48,16 @@ impl Profilers {
         let paths: Vec<_> = config.fleet.nodes.iter().map(|node| node_path(config, node)).collect();
         let n_nodes = paths.len();
         let paths = NetworkProfiler::new(Arc::clone(pool), paths, seed, registry)?;
-        let speeds = SpeedProfiler::new(destinations, &config.fleet.given, registry)?;
+        let fleet = (&**destinations, &*config.fleet.given);
+        let speeds = match before {
+            Some(Before { speeds, destinations: earlier }) => {
+                let position = |d: &Destination| earlier.iter().position(|other| other.id == d.id);
+                let was = |d| u32::try_from(position(d)?).ok().map(DestinationOrd);
+                let was: Vec<_> = destinations.iter().map(was).collect();
+                SpeedProfiler::after(speeds, &was, fleet, registry)?
+            }
+            None => SpeedProfiler::new(fleet.0, fleet.1, registry)?,
+        };
         let prefixes = PrefixProfiler::new(config.routing.prefix_cache, destinations, registry)?;
         Ok(Self { health, engines, paths, speeds, prefixes, n_nodes })
     }

@@ -28,7 +28,7 @@ pub(super) fn scheduling(config: &Config) -> ((Vec<PolicyArm>, Option<Alternatio
             prices: pays_prices.then(PriceParams::default),
             refuses_infeasible: routing.refuse_infeasible_deadlines,
         },
-        plan: plan(routing, routing.policy),
+        plan: plan_params(routing, routing.policy),
         budget: routing.budget,
         embed_wait: config.quality.embed_wait,
         max_queued: config.limits.max_queued_requests,
@@ -36,7 +36,7 @@ pub(super) fn scheduling(config: &Config) -> ((Vec<PolicyArm>, Option<Alternatio
     };
     let arm = |kind: &PolicyKind| PolicyArm {
         policy: for_kind(*kind, &PolicyParams::default()),
-        plan: plan(routing, *kind),
+        plan: plan_params(routing, *kind),
         gather: gathers(*kind),
         pays_prices: kind.pays_prices(),
     };
@@ -50,11 +50,18 @@ pub(super) fn scheduling(config: &Config) -> ((Vec<PolicyArm>, Option<Alternatio
     ((arms, alternation), params)
 }
 
+/// The policy that plans first: what answers say unless theirs was another's.
+pub(super) fn usual_policy(config: &Config) -> &'static str {
+    let first = config.switchback.as_ref().and_then(|of| of.policies.first());
+    first.unwrap_or(&config.routing.policy).as_str()
+}
+
 fn gathers(kind: PolicyKind) -> bool {
     matches!(kind, PolicyKind::Memetic | PolicyKind::MemeticPaper)
 }
 
-fn plan(routing: &RoutingConfig, kind: PolicyKind) -> PlanParams {
+/// What plans of a policy are made by.
+pub(crate) fn plan_params(routing: &RoutingConfig, kind: PolicyKind) -> PlanParams {
     PlanParams { costs: models(routing, kind), objective: routing.objective, seed: routing.seed }
 }
 

@@ -2,9 +2,11 @@
 
 pub mod agent;
 pub mod check_config;
+pub mod explain;
 pub mod profile;
 mod progress;
 pub mod quality;
+pub mod replay;
 pub mod serve;
 pub mod simulate;
 pub mod solve;
@@ -39,6 +41,10 @@ enum Command {
     /// Fill the quality store and show what it holds.
     Quality(quality::QualityArgs),
     // Its own documentation is the help text.
+    Explain(explain::ExplainArgs),
+    // Its own documentation is the help text.
+    Replay(Box<replay::ReplayArgs>),
+    // Its own documentation is the help text.
     Agent(agent::AgentArgs),
 }
 
@@ -55,6 +61,8 @@ impl Cli {
             Command::Simulate(args) => simulate::run(args),
             Command::Profile(args) => profile::run(args),
             Command::Quality(args) => quality::run(args),
+            Command::Explain(args) => explain::run(args),
+            Command::Replay(args) => replay::run(args),
             Command::Agent(args) => agent::run(args),
         }
     }

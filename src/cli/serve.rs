@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::app::App;
-use crate::config::Config;
 use crate::telemetry::logging::{self, LogFormat};
 
 /// Run the router in the foreground until SIGTERM or Ctrl-C.
 ///
-/// Requests under way may finish for `limits.drain_ms` then (30 s); a second signal ends at once. Applications use the address
+/// SIGHUP has it read the configuration again. Requests under way may finish for `limits.drain_ms` at the end (30 s); a second
+/// signal ends at once. Applications use the address
 /// of the configuration's `listen` as their OpenAI base URL, with `/v1` at the end; `/metrics` is on
 /// `admin_listen`.
 #[derive(Debug, Args)]
@@ -33,11 +33,11 @@ pub struct ServeArgs {
 /// A configuration with faults, an address in use, a filter that cannot be read.
 pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     logging::init(args.log_format, Some(&args.log))?;
-    let config = Config::load(&args.config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let app = App::start(config).await?;
-        app.run().await
+        let app = App::start_from(&args.config).await?;
+        // Boxed: large, and one of its kind.
+        Box::pin(app.run()).await
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -45,7 +45,7 @@ pub struct SolveArgs {
     pub seed: u64,
 }
 
-fn policy_parser() -> impl TypedValueParser<Value = PolicyKind> {
+pub(super) fn policy_parser() -> impl TypedValueParser<Value = PolicyKind> {
     let names = PolicyKind::ALL.iter().map(|kind| kind.as_str());
     PossibleValuesParser::new(names).try_map(|name| PolicyKind::from_name(&name).ok_or("unknown policy"))
 }

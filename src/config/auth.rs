@@ -37,6 +37,17 @@ pub struct ApiKeyConfig {
     pub per_day: Option<Usd>,
 }
 
+/// `admin_auth`: the key of the admin API, by `key_env` or `sha256`; default none, with which it answers on loopback only.
+///
+/// `None` with a fault noted where it is there and cannot be used.
+pub(super) fn read_admin_auth(s: &mut Section<'_>) -> Option<KeyDigest> {
+    let field = s.get("admin_auth")?;
+    field.private().section(|s| read_key_digest(s, ALLOWED_ADMIN_KEY)).flatten()
+}
+
+/// What `admin_auth` may be.
+const ALLOWED_ADMIN_KEY: &str = "{key_env: VARIABLE} or {sha256: 64 hex digits}";
+
 /// What one entry of `auth.keys` may be.
 const ALLOWED_KEY: &str = "{name: NAME, key_env: VARIABLE} or {name: NAME, sha256: 64 hex digits}";
 
@@ -85,19 +96,7 @@ impl AuthConfig {
 
 fn read_key(s: &mut Section<'_>, known_models: Option<&BTreeSet<Arc<str>>>) -> Option<ApiKeyConfig> {
     let name = s.require("name", "a name for logs").and_then(|field| plain_name(&field));
-    let from_env = s.get("key_env").map(|field| field.env().map(|key| KeyDigest::of(&key)));
-    let from_hex = s.get("sha256").map(|field| read_digest(&field));
-    let digest = match (from_env, from_hex) {
-        (Some(digest), None) | (None, Some(digest)) => digest,
-        (None, None) => {
-            s.fault("key_env", "required and missing", ALLOWED_KEY);
-            None
-        }
-        (Some(_), Some(_)) => {
-            s.fault("sha256", "given beside `key_env`", ALLOWED_KEY);
-            None
-        }
-    };
+    let digest = read_key_digest(s, ALLOWED_KEY);
     let models = s.get("models").map(|field| read_models(&field, known_models));
     let allow_weights = s.flag("allow_weights", false);
     let requests_per_minute = s.get("requests_per_minute").and_then(|field| field.count(1..=1_000_000_000));
@@ -105,6 +104,23 @@ fn read_key(s: &mut Section<'_>, known_models: Option<&BTreeSet<Arc<str>>>) -> O
     let per_day = s.get("usd_per_day").and_then(|field| field.float(&(0.0..=1e6), "")).map(Usd);
     let (name, digest) = (name?, digest?);
     Some(ApiKeyConfig { name, digest, models, allow_weights, requests_per_minute, max_concurrency, per_day })
+}
+
+/// The digest of a key that is given by `key_env` or by `sha256`.
+fn read_key_digest(s: &mut Section<'_>, allowed: &str) -> Option<KeyDigest> {
+    let from_env = s.get("key_env").map(|field| field.env().map(|key| KeyDigest::of(&key)));
+    let from_hex = s.get("sha256").map(|field| read_digest(&field));
+    match (from_env, from_hex) {
+        (Some(digest), None) | (None, Some(digest)) => digest,
+        (None, None) => {
+            s.fault("key_env", "required and missing", allowed);
+            None
+        }
+        (Some(_), Some(_)) => {
+            s.fault("sha256", "given beside `key_env`", allowed);
+            None
+        }
+    }
 }
 
 fn read_digest(field: &Field<'_>) -> Option<KeyDigest> {

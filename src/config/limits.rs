@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::reader::Section;
 use crate::domain::named::named_enum;
 use crate::profiler::node::{BreakerParams, CoolingParams};
-use crate::telemetry::decision_log::DecisionLogParams;
+use crate::telemetry::json_log::JsonLogParams;
 
 /// Longest time any one clock may be set to: a day.
 const DAY_MS: f64 = 86_400_000.0;
@@ -115,13 +115,30 @@ pub(super) fn read_cooling(s: &mut Section<'_>) -> CoolingParams {
     CoolingParams { default: default.min(max), max }
 }
 
-/// `decision_log`: `path` (without it there is none), `file_mb` after which a file is put aside, 1 to 100000 (256),
-/// `files` kept, 1 to 1000 (4).
-pub(super) fn read_decision_log(s: &mut Section<'_>) -> Option<DecisionLogParams> {
+/// `decision_log`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecisionLogConfig {
+    /// Where it goes.
+    pub log: JsonLogParams,
+    /// `situations`: whether plans are written with all it takes to make them again; default true.
+    pub situations: bool,
+}
+
+/// Reads `decision_log`: the keys of [`read_log`], and `situations`.
+pub(super) fn read_decision_log(s: &mut Section<'_>) -> Option<DecisionLogConfig> {
+    let situations = s.flag("situations", true);
+    read_log(s).map(|log| DecisionLogConfig { log, situations })
+}
+
+/// A log of JSON lines: `path` (without it there is none), `file_mb` after which a file is put aside, 1 to 100000 (256),
+/// `file_hours` after which it is put aside too, 1 to 8784 (24), `files` kept, 1 to 1000 (4).
+pub(super) fn read_log(s: &mut Section<'_>) -> Option<JsonLogParams> {
     let path = s.get("path").and_then(|field| field.path("a file that can be written"));
     let file_mb = s.whole("file_mb", 1..=100_000, 256);
+    let file_hours = s.whole("file_hours", 1..=8_784, 24);
     let files_max = s.count("files", 1..=1_000, 4);
-    path.map(|path| DecisionLogParams { path, file_bytes_max: file_mb << 20, files_max })
+    let age_max = Duration::from_secs(file_hours * 3_600);
+    path.map(|path| JsonLogParams { path, file_bytes_max: file_mb << 20, age_max, files_max })
 }
 
 named_enum! {

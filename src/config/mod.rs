@@ -34,7 +34,7 @@ pub use address::BaseUrl;
 pub use auth::{ApiKeyConfig, AuthConfig};
 pub use fault::{ConfigError, Fault};
 pub use fleet::{EndpointConfig, FleetConfig};
-pub use limits::{Limits, ResponseModel, Timeouts};
+pub use limits::{DecisionLogConfig, Limits, ResponseModel, Timeouts};
 pub use node::{NetworkMeasure, NodeConfig};
 pub use routing::{EmbedderConfig, QualityConfig, RoutingConfig, SwitchbackConfig};
 pub use scenario::{Scenario, ShippedTrace, UnirouteErrors};
@@ -46,7 +46,7 @@ pub use virtual_model::VirtualModel;
 use self::reader::{Field, Report, Section};
 use crate::planning::params::{WindowClose, WindowParams};
 use crate::profiler::node::{BreakerParams, CoolingParams};
-use crate::telemetry::decision_log::DecisionLogParams;
+use crate::telemetry::json_log::JsonLogParams;
 
 pub use crate::profiler::power::{PowerSource, ScrapedMetric};
 
@@ -61,6 +61,8 @@ pub struct Config {
     pub tls: Option<TlsConfig>,
     /// `auth`: API keys of clients.
     pub auth: AuthConfig,
+    /// `admin_auth`: the key of the admin API; default none.
+    pub admin_key: Option<KeyDigest>,
     /// `limits` of requests and queue.
     pub limits: Limits,
     /// `timeouts` of an attempt at an endpoint.
@@ -72,7 +74,9 @@ pub struct Config {
     /// 1000), and `max_ms` at most where it does (120000).
     pub cooling: CoolingParams,
     /// `decision_log`; default none.
-    pub decision_log: Option<DecisionLogParams>,
+    pub decision_log: Option<DecisionLogConfig>,
+    /// `access_log`; default none.
+    pub access_log: Option<JsonLogParams>,
     /// `response_model`; default `resolved`.
     pub response_model: ResponseModel,
     /// `window`: how requests are gathered.
@@ -141,11 +145,13 @@ fn read_config(s: &mut Section<'_>) -> Option<Config> {
         s.fault("admin_listen", format!("`listen` has {admin_listen} already"), "an address of its own");
     }
     let tls = s.get("tls").and_then(|field| field.section(TlsConfig::read)).flatten();
+    let admin_key = auth::read_admin_auth(s);
     let limits = s.section("limits", Limits::read);
     let timeouts = s.section("timeouts", Timeouts::read);
     let breaker = s.section("breaker", limits::read_breaker);
     let cooling = s.section("cooling", limits::read_cooling);
     let decision_log = s.section("decision_log", limits::read_decision_log);
+    let access_log = s.section("access_log", limits::read_log);
     let response_model = s.choice("response_model", ResponseModel::ALL, ResponseModel::Resolved);
     let window = s.section("window", routing::read_window);
     let routing = s.section("routing", RoutingConfig::read);
@@ -168,11 +174,13 @@ fn read_config(s: &mut Section<'_>) -> Option<Config> {
         admin_listen,
         tls,
         auth,
+        admin_key,
         limits,
         timeouts,
         breaker,
         cooling,
         decision_log,
+        access_log,
         response_model,
         window,
         routing,

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::backlog::SlotLoad;
 use super::destination::{Destination, DestinationOrd};
 use super::named::named_enum;
@@ -44,7 +46,7 @@ impl Availability {
 }
 
 /// The dynamic part of a destination at one instant.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct DestinationState {
     /// Whether it may be used.
     pub availability: Availability,
@@ -129,7 +131,7 @@ impl FleetView {
 ///
 /// They make weights mean the same from window to window (Eq. 6 with a range that does not depend on
 /// the batch). All positive.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ObjectiveScales {
     /// Range of quality loss.
     pub quality: f64,
@@ -142,7 +144,7 @@ pub struct ObjectiveScales {
 }
 
 /// Everything a decision may depend on besides the batch itself.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RoutingContext {
     /// D in order; index = [`DestinationOrd`].
     pub destinations: Arc<[Destination]>,

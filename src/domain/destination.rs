@@ -3,12 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::backlog::Work;
 use super::named::named_enum;
 use crate::units::{Bytes, BytesPerSec, Joules, Quality, Seconds, Tokens, TokensPerSec, Usd, Watts};
 
 /// Position of a destination in the fleet's list D; the column index of every R × M table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct DestinationOrd(pub u32);
 
 impl DestinationOrd {
@@ -20,7 +23,8 @@ impl DestinationOrd {
 }
 
 /// Position of an endpoint (one HTTP server) in the fleet; several destinations may share one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct EndpointOrd(pub u32);
 
 impl EndpointOrd {
@@ -34,7 +38,8 @@ impl EndpointOrd {
 /// Unique name of a destination: `node/model`, or `node/endpoint/model` where the endpoint is named.
 ///
 /// Model names may contain slashes themselves.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct DestinationId(Arc<str>);
 
 impl DestinationId {
@@ -77,7 +82,8 @@ named_enum! {
 }
 
 /// What a model can be asked for, as a bit set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Capabilities(u8);
 
 impl Capabilities {
@@ -123,7 +129,7 @@ impl Capabilities {
 }
 
 /// Token prices (Eq. 2).
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Price {
     /// Per million prompt tokens.
     pub prompt_usd_per_mtok: f64,
@@ -143,7 +149,7 @@ impl Price {
 }
 
 /// Calibrated speed of a destination: the paper's F1 and F_B.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Throughput {
     /// Prompt processing of one request alone on the endpoint.
     pub prefill: TokensPerSec,
@@ -204,7 +210,7 @@ impl Throughput {
 }
 
 /// The slots of a destination and how requests in them share its speed.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SlotSpeed {
     /// S_d, requests that run at once; at least 1.
     pub slots: u32,
@@ -235,7 +241,8 @@ impl SlotSpeed {
 }
 
 /// How moving bytes to and from an endpoint is charged in joules (Eq. 3, the communication part).
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum TransferEnergy {
     /// A flat figure per megabyte moved either way.
     PerMegabyte(Joules),
@@ -249,7 +256,7 @@ pub enum TransferEnergy {
 }
 
 /// The network path from the router to a node.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Network {
     /// Round-trip time.
     pub rtt: Seconds,
@@ -283,7 +290,7 @@ impl Network {
 }
 
 /// Power characteristics of a node.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Power {
     /// Board power at full load.
     pub board: Watts,
@@ -302,7 +309,7 @@ impl Power {
 }
 
 /// One node–model pair with everything static or calibrated that the evaluator needs.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Destination {
     /// Unique name.
     pub id: DestinationId,

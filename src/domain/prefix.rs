@@ -1,5 +1,7 @@
 //! Prompts by their beginnings: what tells whether an engine has read part of a prompt before.
 
+use serde::{Deserialize, Serialize};
+
 use super::destination::DestinationOrd;
 use crate::units::Tokens;
 
@@ -65,7 +67,8 @@ impl PrefixChain {
 }
 
 /// Tokens of one prompt that destinations are expected to have in their prefix caches.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct CachedPrefix(Vec<Tokens>);
 
 impl CachedPrefix {

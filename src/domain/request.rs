@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::backlog::Work;
 use super::completion::TimeTerm;
 use super::destination::{Capabilities, DestinationOrd, NodeClass, Throughput};
@@ -10,7 +12,8 @@ use super::prefix::CachedPrefix;
 use crate::units::{Bytes, Quality, Seconds, Tokens};
 
 /// Which models may serve a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ModelTarget {
     /// A virtual model such as `auto`: every destination is a candidate.
     Any,
@@ -19,7 +22,7 @@ pub enum ModelTarget {
 }
 
 /// Hard constraints of one request. They hold on every path: planning, fail-over, retry.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Constraints {
     /// Only nodes of this class.
     pub placement: Option<NodeClass>,
@@ -30,7 +33,7 @@ pub struct Constraints {
 }
 
 /// The weights ω of Eq. 5. Not negative; at least one is positive.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Weights {
     /// ω_Q, response-quality loss.
     pub quality: f64,
@@ -45,6 +48,28 @@ pub struct Weights {
 impl Weights {
     /// The paper's default: a quarter each.
     pub const EQUAL: Self = Self { quality: 0.25, cost: 0.25, energy: 0.25, time: 0.25 };
+
+    /// Reads weights such as `quality=.6,time=.4`, scaled to sum to 1. Terms that are not named get none; none may be
+    /// named twice.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let [mut quality, mut cost, mut energy, mut time] = [None; 4];
+        for pair in text.split(',') {
+            let (term, value) = pair.split_once('=')?;
+            let weight = match term.trim() {
+                "quality" => &mut quality,
+                "cost" => &mut cost,
+                "energy" => &mut energy,
+                "time" => &mut time,
+                _ => return None,
+            };
+            if weight.replace(value.trim().parse::<f64>().ok()?).is_some() {
+                return None;
+            }
+        }
+        let [quality, cost, energy, time] = [quality, cost, energy, time].map(|weight| weight.unwrap_or(0.0));
+        Self { quality, cost, energy, time }.normalised()
+    }
 
     /// Scales the weights so that they sum to 1. `None` if one is negative or not finite, or all are zero.
     #[must_use]
@@ -62,7 +87,7 @@ impl Weights {
 }
 
 /// One admitted request r, reduced to what the evaluator needs.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RoutingRequest {
     /// The request id of `x-request-id`.
     pub id: Arc<str>,
@@ -127,7 +152,7 @@ named_enum! {
 }
 
 /// Predicted quality q̂(r, d) and completion length of one request at every destination.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
     /// q̂ per destination, M entries in `[0, 1]`.
     pub quality: Vec<Quality>,

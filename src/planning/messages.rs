@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::plan::{PlanJob, Planned};
 use crate::domain::{DestinationOrd, Prediction, RoutingRequest};
 use crate::routing::NoDestination;
 use crate::units::Seconds;
 
 /// Identity of a request inside the planner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Ticket(pub u64);
 
 /// A request that joins the waiting set.

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::messages::Ticket;
 use super::predicting::Predicting;
 use crate::domain::{
@@ -18,7 +20,7 @@ use crate::routing::{
 use crate::units::{Seconds, Tokens};
 
 /// A request that waits to be placed.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Waiting {
     /// Its identity inside the planner.
     pub ticket: Ticket,
@@ -37,7 +39,7 @@ pub struct Waiting {
 }
 
 /// What stays the same from plan to plan.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct PlanParams {
     /// Completion, time and energy models.
     pub costs: CostModels,
@@ -48,7 +50,7 @@ pub struct PlanParams {
 }
 
 /// Everything one decision depends on.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PlanJob {
     /// Number of this plan, from 1.
     pub number: u64,

@@ -154,6 +154,16 @@ impl Situation {
         true
     }
 
+    /// Goes on with other weights, target and prices; prices that are kept already stay.
+    pub(super) fn reconfigure(&mut self, now: Seconds, params: &PlannerParams) {
+        self.context.weights = params.weights;
+        self.context.finish_target = params.window.finish_target;
+        if let (None, Some(prices)) = (&self.prices, params.prices) {
+            let of = |d: &Destination| CongestionPrice::new(prices, reference_work(&d.throughput), now);
+            self.prices = Some(self.context.destinations.iter().map(of).collect());
+        }
+    }
+
     /// Whether plans are made with congestion prices from now on; they are kept either way, where there are any.
     pub(super) const fn set_pays_prices(&mut self, pays_prices: bool) {
         self.pays_prices = pays_prices;

@@ -135,13 +135,13 @@ pub(super) fn refusal_reason(error: &ApiError) -> &'static str {
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(header::AUTHORIZATION)?.as_bytes();
     let (scheme, key) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
 }
 
-fn is_equal(a: &[u8; 32], b: &[u8; 32]) -> bool {
+pub(super) fn is_equal(a: &[u8; 32], b: &[u8; 32]) -> bool {
     a.iter().zip(b).fold(0, |difference, (x, y)| difference | (x ^ y)) == 0
 }
 

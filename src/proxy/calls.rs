@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, header};
 use hyper::body::Incoming;
 use tracing::{debug, error};
 
+use super::access::AccessNote;
 use super::auth::{Grant, refusal_reason};
 use super::body::{self, BodyRules};
 use super::headers::{self, RoutingHeaders};
@@ -29,7 +30,7 @@ pub(super) async fn handle(
     request: Request<Incoming>,
     id: HeaderValue,
 ) -> Response<ResponseBody> {
-    let Admitted { call, model, debug } = match admit(api, kind, request, id).await {
+    let Admitted { call, model, debug, key } = match admit(api, kind, request, id).await {
         Ok(admitted) => admitted,
         Err(error) => {
             api.params.manager.count_rejected(refusal_reason(&error));
@@ -37,7 +38,8 @@ pub(super) async fn handle(
         }
     };
     let id = Arc::clone(&call.request.id);
-    match api.params.manager.serve(call).await {
+    let note = AccessNote { key, model: model.as_str().into(), stream: call.stream };
+    let mut response = match api.params.manager.serve(call).await {
         Ok(served) => {
             let routing = debug.then(|| served.routing.clone());
             let mut response = answer(served, &api.labels);
@@ -57,7 +59,9 @@ pub(super) async fn handle(
                 error => not_served(kind, error, &api.labels),
             }
         }
-    }
+    };
+    response.extensions_mut().insert(note);
+    response
 }
 
 /// A request that may be placed.
@@ -67,6 +71,8 @@ struct Admitted {
     model: String,
     /// Whether the client wants the predictions.
     debug: bool,
+    /// Name of the client's key.
+    key: Option<Arc<str>>,
 }
 
 /// Reads, checks and admits a request.
@@ -94,6 +100,7 @@ async fn admit(
     }
     let sent = headers::for_endpoint(&headers, id.clone());
     let debug = checked.asked.debug;
+    let key = checked.grant.name().cloned();
     let mut admitted = admitted(api, &id, &checked, &request, body.len())?;
     let session = headers::session(&headers).map(session_hash);
     let prefixes = std::mem::take(&mut request.prefixes).in_session(session);
@@ -112,7 +119,7 @@ async fn admit(
         // The body as received but for the value of `model`.
         body_for: Box::new(move |upstream_model| request.splice_model(&body, upstream_model)),
     };
-    Ok(Admitted { call, model, debug })
+    Ok(Admitted { call, model, debug, key })
 }
 
 /// What the head of a request says.

@@ -55,7 +55,7 @@ pub(super) fn read(headers: &HeaderMap, grant: Grant<'_>) -> Result<RoutingHeade
         headers,
         WEIGHTS,
         "weights such as quality=.6,time=.4, each named once, that do not sum to 0",
-        parse_weights,
+        Weights::parse,
     )?;
     if weights.is_some() && !grant.allows_weights() {
         let message = format!("this API key may not set `{WEIGHTS}`: leave the header out");
@@ -103,26 +103,6 @@ fn parsed<T>(
 
 fn number_in(text: &str, low: f64, high: f64) -> Option<f64> {
     text.parse::<f64>().ok().filter(|number| (low..=high).contains(number))
-}
-
-/// Terms that are not named get no weight; none may be named twice.
-fn parse_weights(text: &str) -> Option<Weights> {
-    let [mut quality, mut cost, mut energy, mut time] = [None; 4];
-    for pair in text.split(',') {
-        let (term, value) = pair.split_once('=')?;
-        let weight = match term.trim() {
-            "quality" => &mut quality,
-            "cost" => &mut cost,
-            "energy" => &mut energy,
-            "time" => &mut time,
-            _ => return None,
-        };
-        if weight.replace(value.trim().parse::<f64>().ok()?).is_some() {
-            return None;
-        }
-    }
-    let [quality, cost, energy, time] = [quality, cost, energy, time].map(|weight| weight.unwrap_or(0.0));
-    Weights { quality, cost, energy, time }.normalised()
 }
 
 /// Refuses a body that is declared as something other than JSON; one that is not declared is taken for JSON.

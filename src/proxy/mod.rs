@@ -3,6 +3,7 @@
 //! [`server`] accepts, [`stack`] wraps, [`routes`] tells paths apart, `calls` turns a request into a call
 //! for the request manager, [`respond`] turns what comes of it into HTTP.
 
+pub mod access;
 pub mod admin;
 pub mod agent_page;
 pub mod auth;
@@ -15,6 +16,7 @@ mod fleet;
 pub mod framing;
 mod gate;
 mod headers;
+pub mod live;
 pub mod openai;
 pub mod readiness;
 pub mod respond;

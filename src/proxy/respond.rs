@@ -21,11 +21,11 @@ use crate::units::Seconds;
 pub type ResponseBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
-const X_CEMA_DESTINATION: HeaderName = HeaderName::from_static("x-cema-destination");
+pub(super) const X_CEMA_DESTINATION: HeaderName = HeaderName::from_static("x-cema-destination");
 const X_CEMA_MODEL: HeaderName = HeaderName::from_static("x-cema-model");
 const X_CEMA_BATCH: HeaderName = HeaderName::from_static("x-cema-batch");
 const X_CEMA_WINDOW_MS: HeaderName = HeaderName::from_static("x-cema-window-ms");
-const X_CEMA_ATTEMPTS: HeaderName = HeaderName::from_static("x-cema-attempts");
+pub(super) const X_CEMA_ATTEMPTS: HeaderName = HeaderName::from_static("x-cema-attempts");
 const X_CEMA_POLICY: HeaderName = HeaderName::from_static("x-cema-policy");
 
 /// When a client may try again where nothing better is known.

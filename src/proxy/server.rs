@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -50,14 +50,20 @@ const PROBES: u32 = 4;
 pub struct Listener {
     /// The socket.
     pub socket: TcpListener,
-    /// Ends TLS; `None` = connections come in clear.
-    pub tls: Option<TlsAcceptor>,
+    /// Ends TLS of connections that come from now on; `None` = they come in clear.
+    pub tls: watch::Receiver<Option<TlsAcceptor>>,
     /// How long clients may take.
     pub clocks: ConnectionClocks,
     /// Open connections; further ones wait in the system's backlog until one is closed.
     pub connections_max: usize,
     /// Where they are counted.
     pub metrics: ConnectionMetrics,
+}
+
+/// Connections come in clear, always.
+#[must_use]
+pub fn in_clear() -> watch::Receiver<Option<TlsAcceptor>> {
+    watch::Sender::new(None).subscribe()
 }
 
 /// How a listener is ended.
@@ -94,7 +100,7 @@ where
         };
         let connection = Connection {
             stream,
-            tls: tls.clone(),
+            tls: tls.borrow().clone(),
             watch: Arc::new(Watch::new(clocks, metrics.clone())),
             watcher: graceful.watcher(),
         };

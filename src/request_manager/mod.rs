@@ -11,6 +11,7 @@ mod download;
 mod failure;
 pub mod key_budget;
 mod metrics;
+mod pulse;
 mod record;
 mod relay;
 
@@ -55,6 +56,7 @@ use relay::Books;
 pub use answer_head::PassedHead;
 pub(crate) use answer_head::names_event_stream;
 pub use failure::{ComeBack, FailureKind};
+pub use pulse::Pulse;
 pub use relay::RelayBody;
 
 /// One admitted request with what it takes to send it.
@@ -216,10 +218,22 @@ impl RequestManager {
         Ok(Self { scheduler, world: Arc::new(world), usage, limits, metrics })
     }
 
+    /// A manager that goes on with another handle to the same scheduler and other limits.
+    #[must_use]
+    pub fn reconfigured(&self, scheduler: Scheduler, limits: ServeLimits) -> Self {
+        Self { scheduler, limits, ..self.clone() }
+    }
+
+    /// What tells when the last request is over.
+    #[must_use]
+    pub fn pulse(&self) -> Pulse {
+        Pulse::of(&self.metrics)
+    }
+
     /// The next best destination of a request placed lately; worked out only when asked for.
     #[must_use]
     pub fn runner_up(&self, request_id: &str) -> Option<&Destination> {
-        let ord = self.scheduler.decisions().find(request_id)?.runner_up(request_id)?;
+        let (ord, _) = self.scheduler.decisions().find(request_id)?.runner_up(request_id)?;
         self.scheduler.destinations().get(ord.idx())
     }
 
@@ -260,6 +274,7 @@ impl RequestManager {
         record.set_prefixes(std::mem::take(&mut call.prefixes));
         record.set_trial(self.scheduler.begin_trial(&call.request));
         let text = std::mem::replace(&mut call.text, "".into());
+        record.set_text(&text);
         let is_kept = call.kind != ApiCall::Embeddings && self.world.feedback.is_on();
         let prompt = is_kept.then(|| KeptPrompt::of(&text));
         let served = {
@@ -309,16 +324,12 @@ impl RequestManager {
         self.world.feedback.keep(kept);
     }
 
-    /// Takes in what clients say of answers, for ever.
-    pub async fn follow_feedback(self, mut given: broadcast::Receiver<Given>) {
-        loop {
-            match given.recv().await {
-                Ok(given) => self.metrics.scored(&given),
-                // Some were missed; those that follow are not.
-                Err(broadcast::error::RecvError::Lagged(_)) => {}
-                Err(broadcast::error::RecvError::Closed) => return,
-            }
-        }
+    /// Takes in what clients say of answers, as long as there are requests.
+    pub fn follow_feedback(
+        &self,
+        given: broadcast::Receiver<Given>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        pulse::follow_feedback(Arc::downgrade(&self.metrics), given)
     }
 
     async fn place_and_send(

@@ -19,10 +19,10 @@ use crate::profiler::quality::feedback::{AnsweredRequest, TrialSlice};
 use crate::profiler::speed::{Answered, Expected, Flight};
 use crate::scheduler::Placement;
 use crate::scheduler::switchback::{Ending, Realised, Trial};
-use crate::telemetry::decision_log::DecisionLog;
+use crate::telemetry::json_log::JsonLog;
 use crate::units::{Joules, Seconds, Tokens, Usd};
 
-use line::RequestLine;
+use line::{RequestLine, short_sha256};
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +57,8 @@ pub(super) struct Dispatch {
     pub(super) destinations: Arc<[Destination]>,
     pub(super) ord: DestinationOrd,
     pub(super) estimate: RequestEstimate,
+    /// Number of the plan.
+    pub(super) plan: u64,
     pub(super) prompt: Tokens,
     /// Of the prompt, expected in its cache.
     pub(super) cached: Tokens,
@@ -77,7 +79,7 @@ impl Dispatch {
 #[derive(Debug)]
 pub(super) struct Record {
     metrics: Arc<RequestMetrics>,
-    log: DecisionLog,
+    log: JsonLog,
     request: Arc<RoutingRequest>,
     pub(super) stream: bool,
     arrived: Instant,
@@ -99,13 +101,15 @@ pub(super) struct Record {
     client: Option<KeyUse>,
     /// Its part in the comparison of policies that take turns.
     trial: Option<Box<Trial>>,
+    /// Of what was asked, where it is written down.
+    prompt_sha256: Option<String>,
     /// What feedback finds of it.
     answered_request: Option<Arc<AnsweredRequest>>,
 }
 
 impl Record {
     pub(super) fn begin(
-        (metrics, log): (Arc<RequestMetrics>, DecisionLog),
+        (metrics, log): (Arc<RequestMetrics>, JsonLog),
         request: Arc<RoutingRequest>,
         stream: bool,
     ) -> Self {
@@ -130,7 +134,15 @@ impl Record {
             is_over: false,
             client: None,
             trial: None,
+            prompt_sha256: None,
             answered_request: None,
+        }
+    }
+
+    /// The text that its quality is predicted from, of which the decision log has a hash.
+    pub(super) fn set_text(&mut self, text: &str) {
+        if self.log.is_on() && !text.is_empty() {
+            self.prompt_sha256 = Some(short_sha256(text));
         }
     }
 
@@ -221,6 +233,7 @@ impl Record {
             destinations: Arc::clone(destinations),
             ord: planned.destination,
             estimate: planned.estimate,
+            plan: placement.plan,
             prompt,
             cached: planned.cached,
             completion: planned.completion,
@@ -314,7 +327,8 @@ impl Record {
         };
         self.metrics.finished(&finished);
         if self.log.is_on() {
-            let line = RequestLine::new(&self.request.id, self.attempts, &finished);
+            let mut line = RequestLine::new(&self.request.id, self.attempts, &finished);
+            line.prompt_sha256 = self.prompt_sha256.take();
             self.log.record(move || line);
         }
         let modelled = finished.modelled_joules();

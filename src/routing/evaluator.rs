@@ -107,6 +107,19 @@ impl<'a> Evaluator<'a> {
         separable + self.coupled(assignment) + self.objective.constant()
     }
 
+    /// What the requests in `rows`, ascending, add to J by being served at `d` together, beside their separable parts; 0
+    /// where time is the makespan.
+    pub fn coupled_at(&self, d: DestinationOrd, rows: impl Iterator<Item = usize>) -> f64 {
+        let (Some(sum), Some(term)) = (self.problem.sum(), self.objective.sum()) else { return 0.0 };
+        let mut timeline = sum.timelines[d.idx()];
+        let mut added = 0.0;
+        for r in rows {
+            added += term.added(r, sum.work(r, d), &timeline);
+            timeline.push(sum.work(r, d));
+        }
+        added
+    }
+
     /// The part of J that couples requests at a destination.
     fn coupled(&mut self, assignment: &[DestinationOrd]) -> f64 {
         let (Some(sum), Some(term)) = (self.problem.sum(), self.objective.sum()) else {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::domain::named::named_enum;
 use crate::domain::{
     Availability, Destination, DestinationOrd, DestinationState, ModelTarget, NodeClass, Prediction,
     RoutingContext, RoutingRequest,
@@ -133,6 +134,32 @@ pub enum NoDestination {
     },
 }
 
+named_enum! {
+    /// Why a destination is none for a request.
+    pub enum Exclusion {
+        /// It serves another model than the one asked for.
+        OtherModel = "other_model",
+        /// It lacks a capability that the request needs.
+        MissingCapability = "missing_capability",
+        /// Its context is too small.
+        ContextTooSmall = "context_too_small",
+        /// It stands elsewhere than where the request must be served.
+        Placement = "placement",
+        /// Its predicted quality is below the floor.
+        QualityFloor = "quality_floor",
+        /// It is out of service: down, loading, draining, cooling, or given up for now.
+        Unavailable = "unavailable",
+        /// It failed this request before.
+        Failed = "failed_before",
+        /// It has no free slot, or no room, and another has.
+        Taken = "taken",
+        /// It is predicted to miss the deadline, and another is not.
+        Deadline = "deadline",
+        /// It is predicted to miss `window.finish_target_ms`, and another is not, or misses it by less.
+        FinishTarget = "finish_target",
+    }
+}
+
 /// D_r: every destination that satisfies all hard constraints of `request`, less those in `excluded`.
 ///
 /// `min_quality` is applied only where a `prediction` (M entries) is given.
@@ -151,6 +178,29 @@ pub fn legal_set(
         0 => Err(demand.unmet(context)),
         len => Ok(LegalSet { allowed, len }),
     }
+}
+
+/// Why one destination is none for one request; constraints in the order in which they are applied.
+///
+/// `None` = it is legal. What only drops destinations where others are better (deadlines, patience) is not here.
+#[must_use]
+pub fn exclusion(
+    request: &RoutingRequest,
+    prediction: Option<&Prediction>,
+    candidate: (DestinationOrd, &Destination, &DestinationState),
+    excluded: &[DestinationOrd],
+) -> Option<Exclusion> {
+    let demand = Demand { request, prediction, excluded };
+    let checks: [(bool, Exclusion); 7] = [
+        (demand.is_model(candidate), Exclusion::OtherModel),
+        (demand.is_offered(candidate), Exclusion::MissingCapability),
+        (demand.fits(candidate), Exclusion::ContextTooSmall),
+        (demand.is_placed(candidate), Exclusion::Placement),
+        (demand.is_good_enough(candidate), Exclusion::QualityFloor),
+        (takes_work(candidate), Exclusion::Unavailable),
+        (demand.is_untried(candidate), Exclusion::Failed),
+    ];
+    checks.into_iter().find(|(holds, _)| !holds).map(|(_, exclusion)| exclusion)
 }
 
 type Candidate<'a> = (DestinationOrd, &'a Destination, &'a DestinationState);

@@ -33,7 +33,7 @@ pub(crate) mod testing;
 pub use baseline::greedy_finish;
 pub use decision::RoutingDecision;
 pub use evaluator::{Evaluator, ObjectiveTerms, RawTerms};
-pub use legal::{LegalSet, NoDestination, legal_set};
+pub use legal::{Exclusion, LegalSet, NoDestination, exclusion, legal_set};
 pub use objective::{Bounds, Objective, TermRange};
 pub use params::{CompletionModel, EnergyModel, ObjectiveMode, PolicyKind, TimeTerm};
 pub use policy::{PolicyError, PolicyParams, RoutingPolicy, for_kind, rng_for};

@@ -3,9 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub use super::solver::SolvedPlan;
-use crate::domain::DestinationOrd;
-use crate::routing::Evaluator;
+use crate::decision::SolvedPlan;
 
 /// Plans kept.
 const PLANS_MAX: usize = 256;
@@ -43,26 +41,14 @@ impl DecisionRing {
         self.lock().plans.iter().rev().find(|solved| places(solved)).cloned()
     }
 
+    /// The newest plans, newest first; at most `n`.
+    #[must_use]
+    pub fn latest(&self, n: usize) -> Vec<Arc<SolvedPlan>> {
+        self.lock().plans.iter().rev().take(n).cloned().collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Recent> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl SolvedPlan {
-    /// The destination with the next best J for a request with all others as planned, if it has another.
-    #[must_use]
-    pub fn runner_up(&self, request_id: &str) -> Option<DestinationOrd> {
-        let solved = self.plan.solved.as_ref()?;
-        let row = self.plan.planned.iter().position(|p| &*p.request_id == request_id)?;
-        let mut evaluator = Evaluator::new(&solved.problem, &solved.objective);
-        let mut assignment = solved.decision.assignment.clone();
-        let chosen = assignment[row];
-        let others = solved.problem.legal_destinations(row).filter(|d| *d != chosen);
-        let mut value_at = |d| {
-            assignment[row] = d;
-            evaluator.objective(&assignment)
-        };
-        others.map(|d| (value_at(d), d)).min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, d)| d)
     }
 }
 

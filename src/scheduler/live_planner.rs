@@ -18,7 +18,7 @@ use super::metrics::SchedulerMetrics;
 use super::solver::SolveOutcome;
 use super::{PlaceError, availability_of};
 use crate::domain::{Availability, FleetView, Prediction, RoutingContext, RoutingRequest};
-use crate::planning::{Action, Arrival, Planned, Planner, Rejection, Step, Ticket};
+use crate::planning::{Action, Arrival, Planned, Planner, PlannerParams, Rejection, Step, Ticket};
 use crate::routing::{LegalSet, NoDestination};
 use crate::units::Seconds;
 
@@ -178,6 +178,18 @@ impl LivePlanner {
         let now = self.now();
         state.take_news(now);
         state.take_outcome(now, outcome);
+        self.turn(&mut state, now);
+    }
+
+    /// Goes on with other parameters and policies; nobody loses its place, and a plan under way is taken in when it is
+    /// there.
+    pub(super) fn reconfigure(&self, params: PlannerParams, arms: Arms) {
+        let mut state = self.lock();
+        let now = self.now();
+        state.take_news(now);
+        let pays_prices = arms.current().pays_prices;
+        state.arms = arms;
+        state.planner.reconfigure(now, params, pays_prices);
         self.turn(&mut state, now);
     }
 

@@ -9,8 +9,8 @@ use prometheus::{
     Registry, exponential_buckets,
 };
 
-use super::decisions::SolvedPlan;
 use super::live_planner::LivePlanner;
+use crate::decision::SolvedPlan;
 use crate::domain::Destination;
 use crate::routing::ObjectiveTerms;
 use crate::units::Seconds;
@@ -106,7 +106,7 @@ impl SchedulerMetrics {
     }
 
     /// A plan was made.
-    pub(super) fn plan(&self, SolvedPlan { plan, policy, took }: &SolvedPlan) {
+    pub(super) fn plan(&self, SolvedPlan { plan, policy, took, .. }: &SolvedPlan) {
         self.solve_duration.with_label_values(&[*policy]).observe(took.as_secs_f64());
         self.window_size.observe(plan.planned.len() as f64);
         let Some(solved) = &plan.solved else { return };

@@ -7,7 +7,7 @@
 
 pub mod arms;
 mod clock;
-pub mod decision_record;
+mod decision_record;
 pub mod decisions;
 mod live_planner;
 mod metrics;
@@ -26,14 +26,14 @@ use tokio::time::Instant;
 
 use crate::domain::{
     Availability, Destination, DestinationOrd, DestinationState, FleetView, Prediction, QualitySource,
-    RoutingRequest,
+    RoutingRequest, Weights,
 };
 use crate::planning::{
     Alternation, Arrival, PlanParams, Planned, Planner, PlannerParams, Rejection, Ticket, WindowClose,
 };
 use crate::profiler::quality::{Predicting, QualityService};
 use crate::routing::RoutingPolicy;
-use crate::telemetry::decision_log::DecisionLog;
+use crate::telemetry::json_log::JsonLog;
 use crate::units::Seconds;
 
 pub use crate::routing::NoDestination;
@@ -139,7 +139,7 @@ pub struct Scheduler {
     destinations: Arc<[Destination]>,
     quality: QualityService,
     decisions: DecisionRing,
-    log: DecisionLog,
+    log: JsonLog,
     /// Where policies take turns.
     switchback: Option<Switchback>,
 }
@@ -179,6 +179,26 @@ impl Scheduler {
         Ok((handle, clock))
     }
 
+    /// A handle that goes on with other parameters and policies, over the same fleet, waiting requests and books.
+    /// Policies that take turns are not for it: they are set up anew.
+    ///
+    /// # Errors
+    /// When the thread of a solver cannot be started; everything stays as it was then.
+    pub fn reconfigured(&self, params: SchedulerParams, policies: Vec<PolicyArm>) -> std::io::Result<Self> {
+        let (arms, threads): (Vec<_>, Vec<_>) =
+            policies.into_iter().map(|policy| Arm::new(policy, params.budget)).unzip();
+        for threaded in threads.into_iter().flatten() {
+            threaded.start(Arc::downgrade(&self.planner))?;
+        }
+        self.planner.reconfigure(params.planner, Arms::new(arms, None));
+        let queue = if params.max_queued == self.params.max_queued {
+            Arc::clone(&self.queue)
+        } else {
+            Arc::new(Semaphore::new(params.max_queued))
+        };
+        Ok(Self { queue, params, ..self.clone() })
+    }
+
     /// The same around any way of solving.
     fn with_arms(
         params: SchedulerParams,
@@ -186,7 +206,7 @@ impl Scheduler {
         fleet: Fleet,
         registry: &Registry,
     ) -> prometheus::Result<(Self, impl Future<Output = ()> + Send + use<>)> {
-        let Fleet { destinations, health, view, quality, log } = fleet;
+        let Fleet { destinations, health, view, quality, log, with_situations } = fleet;
         let decisions = DecisionRing::default();
         let epoch = Instant::now();
         let switchback = arms.alternation().map(|of| Switchback::new(of, arms.names(), epoch));
@@ -194,7 +214,7 @@ impl Scheduler {
             metrics: SchedulerMetrics::register(registry, &arms.names())?,
             arms,
             decisions: decisions.clone(),
-            log: PlanLog { log: log.clone(), destinations: Arc::clone(&destinations) },
+            log: PlanLog { log: log.clone(), with_situations },
             health: health.clone(),
             view: view.clone(),
         };
@@ -232,9 +252,15 @@ impl Scheduler {
         self.planner.look(|context, _| context.states.clone())
     }
 
+    /// Weights of requests that bring none of their own.
+    #[must_use]
+    pub const fn weights(&self) -> Weights {
+        self.params.planner.weights
+    }
+
     /// Where plans and requests are written down.
     #[must_use]
-    pub const fn log(&self) -> &DecisionLog {
+    pub const fn log(&self) -> &JsonLog {
         &self.log
     }
 
@@ -383,7 +409,9 @@ pub struct Fleet {
     /// Predicted quality and lengths.
     pub quality: QualityService,
     /// Where plans are written down.
-    pub log: DecisionLog,
+    pub log: JsonLog,
+    /// Whether they are written with all it takes to make them again.
+    pub with_situations: bool,
 }
 
 fn availability_of(destination: &Destination, health: &[Availability]) -> Availability {

@@ -8,22 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::live_planner::LivePlanner;
 use crate::cpu_time::thread_cpu_time;
-use crate::planning::{Plan, PlanJob, PlanParams, SolveError};
+use crate::decision::SolvedPlan;
+use crate::planning::{PlanJob, PlanParams, SolveError};
 use crate::routing::RoutingPolicy;
 
 /// Wall time a plan may take per unit of its budget: on a crowded machine the thread may not be running.
 const WALL_PER_BUDGET: u32 = 3;
-
-/// A plan and how long it took to make, tables included.
-#[derive(Debug, Clone)]
-pub struct SolvedPlan {
-    /// The plan.
-    pub plan: Plan,
-    /// Name of the policy that made it.
-    pub policy: &'static str,
-    /// Wall time of solving.
-    pub took: Duration,
-}
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +57,7 @@ impl Solver {
     pub(super) fn solve(&self, job: Box<PlanJob>) -> Option<SolveOutcome> {
         match self {
             // It does not ask when to stop.
-            Self::InPlace(deciding) => Some(deciding.solve(&job, &mut || false)),
+            Self::InPlace(deciding) => Some(deciding.solve(job, &mut || false)),
             // The planner has one job under way at most: there is room.
             Self::Thread(jobs) => jobs.try_send(job).is_err().then_some(Err(NoPlan::Gone)),
         }
@@ -83,7 +73,7 @@ impl Deciding {
     ) -> std::io::Result<()> {
         std::thread::Builder::new().name("cema-solver".to_owned()).spawn(move || {
             for job in inbox {
-                let outcome = self.solve_within_budget(&job);
+                let outcome = self.solve_within_budget(job);
                 let Some(planner) = planner.upgrade() else { return };
                 planner.solved(outcome);
             }
@@ -91,16 +81,18 @@ impl Deciding {
         Ok(())
     }
 
-    fn solve_within_budget(&self, job: &PlanJob) -> SolveOutcome {
+    fn solve_within_budget(&self, job: Box<PlanJob>) -> SolveOutcome {
         let (began, began_cpu) = (Instant::now(), thread_cpu_time());
         let is_spent = || (thread_cpu_time() - began_cpu).0 >= self.budget.as_secs_f64();
         self.solve(job, &mut || is_spent() || began.elapsed() >= self.budget * WALL_PER_BUDGET)
     }
 
-    fn solve(&self, job: &PlanJob, stop: &mut dyn FnMut() -> bool) -> SolveOutcome {
+    fn solve(&self, job: Box<PlanJob>, stop: &mut dyn FnMut() -> bool) -> SolveOutcome {
         let began = Instant::now();
-        let deciding = catch_unwind(AssertUnwindSafe(|| job.solve(self.policy.as_ref(), &self.params, stop)));
-        let plan = deciding.map_err(|_| NoPlan::Panicked)??;
-        Ok(Arc::new(SolvedPlan { plan, policy: self.policy.name(), took: began.elapsed() }))
+        let deciding = catch_unwind(AssertUnwindSafe(|| {
+            SolvedPlan::solve(job, self.policy.as_ref(), self.params, stop)
+        }));
+        let solved = deciding.map_err(|_| NoPlan::Panicked)??;
+        Ok(Arc::new(SolvedPlan { took: began.elapsed(), ..solved }))
     }
 }

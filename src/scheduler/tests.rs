@@ -25,7 +25,7 @@ use crate::routing::{
     CompletionModel, CostModels, EnergyModel, NoDestination, ObjectiveMode, PolicyKind, PolicyParams,
     TimeTerm, for_kind,
 };
-use crate::telemetry::decision_log::DecisionLog;
+use crate::telemetry::json_log::JsonLog;
 use crate::units::{Quality, Seconds};
 
 const D0: DestinationOrd = DestinationOrd(0);
@@ -95,8 +95,14 @@ impl Setup {
         let (health, states) = watch::channel(vec![Availability::Ready; 2].into());
         let (quality, embeddings) = ByHand::service(&["model-0", "model-1"]);
         let (view, figures) = watch::channel(Arc::new(FleetView::configured(&destinations)));
-        let fleet =
-            Fleet { destinations, health: states, view: figures, quality, log: DecisionLog::default() };
+        let fleet = Fleet {
+            destinations,
+            health: states,
+            view: figures,
+            quality,
+            log: JsonLog::default(),
+            with_situations: false,
+        };
         let registry = Registry::new();
         let arm = |kind: &PolicyKind| {
             let policy = for_kind(*kind, &PolicyParams::default());
@@ -433,7 +439,14 @@ async fn plans_come_back_from_the_solvers_thread() {
     let destinations: Arc<[Destination]> = vec![destination(0, 1, 2), destination(1, 1, 2)].into();
     let (quality, _embeddings) = ByHand::service(&["model-0", "model-1"]);
     let (_view, view) = watch::channel(Arc::new(FleetView::configured(&destinations)));
-    let fleet = Fleet { destinations, health: states, view, quality, log: DecisionLog::default() };
+    let fleet = Fleet {
+        destinations,
+        health: states,
+        view,
+        quality,
+        log: JsonLog::default(),
+        with_situations: false,
+    };
     let policy = for_kind(PolicyKind::Memetic, &PolicyParams::default());
     let mut params = params();
     params.planner.window.max_wait = Seconds::ZERO;

@@ -1,4 +1,5 @@
 //! What operators see of a running router: logs, and the metrics of each module.
 
-pub mod decision_log;
+pub mod json_log;
 pub mod logging;
+pub mod metrics_book;

@@ -844,6 +844,15 @@ mod faults {
         assert_eq!((hex.path.as_str(), hex.problem.as_str()), ("auth.keys[0].sha256", "not a SHA-256"));
         assert_eq!(hex.allowed.as_deref(), Some("the SHA-256 of the key as 64 hex digits"));
         assert_eq!(fault(&keys("{name: a}")).path, "auth.keys[0].key_env");
+        let admin = |key: &str| with(&format!("admin_auth: {key}\n"));
+        assert!(parse(&admin("{key_env: APP1_KEY}")).unwrap().admin_key.is_some());
+        assert_eq!(parse(&with("")).unwrap().admin_key, None);
+        assert_eq!(fault(&admin("{}")).path, "admin_auth.key_env");
+        assert_eq!(
+            fault(&admin(&format!("{{key_env: APP1_KEY, sha256: {digest}}}"))).path,
+            "admin_auth.sha256"
+        );
+        assert_eq!(fault(&admin("{sha256: my-key-in-clear}")).got.as_deref(), Some("a value not shown"));
         let both = fault(&keys(&format!("{{name: a, key_env: APP1_KEY, sha256: {digest}}}")));
         assert_eq!(both.problem, "given beside `key_env`");
         assert_eq!(fault(&keys("{key_env: APP1_KEY}")).path, "auth.keys[0].name");

@@ -9,6 +9,7 @@ use crate::support::metrics::Metrics;
 use crate::support::raw_client::RawClient;
 use cema_router::domain::DestinationOrd;
 use cema_router::problem_file;
+use cema_router::proxy::admin::ROUTES;
 use cema_router::routing::Evaluator;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -252,4 +253,74 @@ async fn health_pages_answer_on_both_listeners() {
     );
     assert_eq!(router.admin_get(CHAT).await.head.status(), 404, "no API on the admin listener");
     assert_eq!(router.get("/metrics").await.head.status(), 404, "no metrics on the main one");
+}
+
+/// docs/admin-openapi.yaml has every path with its method, no others, and keys below /admin/v1 only.
+#[tokio::test]
+async fn the_openapi_file_says_what_is_served() {
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/admin-openapi.yaml")).unwrap();
+    let paths = text.split("\npaths:\n").nth(1).unwrap().split("\ncomponents:\n").next().unwrap();
+    let mut documented = Vec::new();
+    let mut path = "";
+    for line in paths.lines() {
+        if let Some(named) = line.strip_prefix("  /").filter(|_| line.ends_with(':')) {
+            path = &line[2..line.len() - 1];
+            assert_eq!(path.len(), named.len());
+        } else if let Some(method) = line.strip_prefix("    ").filter(|line| !line.starts_with(' ')) {
+            documented.push((path, method.trim_end_matches(':').to_uppercase()));
+        }
+    }
+    let served: Vec<_> = ROUTES.iter().map(|(path, method)| (*path, (*method).to_owned())).collect();
+    assert_eq!(documented, served);
+    // They are there, under those methods.
+    let router = Router::start(&[node("a", nowhere().await)], "").await;
+    for (path, method) in ROUTES {
+        let path = path.replace("{id}", "a%2Fm").replace("{request_id}", "x");
+        let status = match *method {
+            "GET" => router.admin_get(&path).await.head.status(),
+            _ => router.admin_post(&path, "", "{}").await.head.status(),
+        };
+        assert!(status != 405, "{method} {path}");
+        let other = match *method {
+            "GET" => router.admin_post(&path, "", "{}").await,
+            _ => router.admin_get(&path).await,
+        };
+        assert_eq!(other.head.status(), 405, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn other_weights_are_tried_on_the_last_batches() {
+    let endpoint = llm(|_| chat("m", "a")).await;
+    let model = |quality: &str, usd: &str| {
+        format!("{{name: m, quality_prior: {quality}, price: {{request_usd: {usd}}}}}")
+    };
+    let nodes = [
+        node("good", endpoint.url()).model(&model("0.9", "2")),
+        node("cheap", endpoint.url()).model(&model("0.2", "1")),
+    ];
+    let router = Router::start(&nodes, "routing: {policy: greedy, weights: {quality: 1}}\n").await;
+    for _ in 0..5 {
+        assert_eq!(router.chat(&ask("auto")).await.head.header("x-cema-destination").unwrap(), "good/m");
+    }
+    let ask_for = |weights: &str| format!("{{\"weights\": {weights}}}");
+    let cost = ask_for(r#"{"quality": 0, "cost": 3, "energy": 0, "time": 0}"#);
+    let answer = router.admin_post("/admin/v1/what-if", "", &cost).await;
+    assert_eq!(answer.head.status(), 200, "{}", answer.text());
+    let report = &answer.json()["report"];
+    assert_eq!((&report["n_plans"], &report["n_moved"]), (&5.into(), &5.into()), "{report}");
+    assert_eq!((&report["logged"]["usd"], &report["replayed"]["usd"]), (&10.0.into(), &5.0.into()));
+    assert_eq!(answer.json()["weights"]["cost"], 1.0);
+    // Nothing was put in force.
+    assert_eq!(router.chat(&ask("auto")).await.head.header("x-cema-destination").unwrap(), "good/m");
+    assert_eq!(router.admin_get("/admin/v1/destinations").await.json()["weights"]["quality"], 1.0);
+    let listed = router.admin_get("/admin/v1/decisions").await.json();
+    assert_eq!(listed["decisions"].as_array().unwrap().len(), 6);
+    assert_eq!(listed["decisions"][0]["destination"], "good/m");
+    for bad in ["", "{}", &ask_for(r#"{"quality": -1, "cost": 0, "energy": 0, "time": 0}"#)] {
+        let refused = router.admin_post("/admin/v1/what-if", "", bad).await;
+        assert_eq!(refused.head.status(), 400, "{bad}");
+        assert!(refused.text().contains("weights"), "{}", refused.text());
+    }
 }

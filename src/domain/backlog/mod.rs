@@ -19,6 +19,8 @@ mod tests;
 
 use std::ops::AddAssign;
 
+use serde::{Deserialize, Serialize};
+
 use super::completion::CompletionModel;
 use super::destination::{DestinationOrd, Throughput};
 use crate::units::Seconds;
@@ -26,7 +28,7 @@ use crate::units::Seconds;
 use destination::DestinationLedger;
 
 /// Work of one request or several, in time alone on the endpoint.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     /// Reading the prompt, and loading the model where it has to be.
     pub prefill: Seconds,
@@ -50,7 +52,7 @@ impl AddAssign for Work {
 }
 
 /// The outstanding work of a destination, summed up: what a new request would find there.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct SlotLoad {
     /// Requests in slots.
     pub running: u32,

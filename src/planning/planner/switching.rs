@@ -1,9 +1,17 @@
 //! Another policy takes over: how it gathers and whether it pays prices changes, who waits stays.
 
-use super::{Gathering, Planner};
+use super::{Gathering, Planner, PlannerParams};
 use crate::units::Seconds;
 
 impl Planner {
+    /// Goes on with other parameters from `now` on, whoever plans: see [`Planner::follow`]. Those who wait keep their
+    /// place in the order. How outstanding work drains stays as it was: `completion` of `params` is passed over.
+    pub fn reconfigure(&mut self, now: Seconds, params: PlannerParams, pays_prices: bool) {
+        self.params = PlannerParams { completion: self.params.completion, ..params };
+        self.situation.reconfigure(now, &self.params);
+        self.follow(now, params.gather, pays_prices);
+    }
+
     /// Plans are made by another policy from `now` on, which gathers or not and pays congestion prices or not.
     ///
     /// Nobody loses its place: the waiting set, its order and the books of what is outstanding stay. Who was passed over

@@ -220,6 +220,11 @@ impl FleetHealth {
         state::wait_told(self.shared.params.cooling, wait)
     }
 
+    /// Takes `endpoint` out of service, or back into it: it is planned for no request, while those under way there run on.
+    pub fn set_draining(&self, endpoint: EndpointOrd, is_draining: bool) {
+        self.update(endpoint, |state, _| state.set_draining(is_draining));
+    }
+
     /// Probes `endpoint` and lets its time pass, for ever.
     pub async fn watch_endpoint(self, endpoint: EndpointOrd) {
         tokio::join!(self.keep_probing(endpoint), self.follow_clock(endpoint));

@@ -52,6 +52,8 @@ struct Cooling {
 pub(super) struct EndpointState {
     /// `Ready`, `Busy`, `Loading` or `Down`, as its health page or a failed connection has it.
     probed: Availability,
+    /// An operator is taking it out of service.
+    is_draining: bool,
     cooling: Option<Cooling>,
     breaker: Breaker,
     cooling_params: CoolingParams,
@@ -61,7 +63,7 @@ impl EndpointState {
     /// Down until a first probe says otherwise.
     pub(super) fn new(breaker: BreakerParams, cooling_params: CoolingParams, seed: u64) -> Self {
         let breaker = Breaker::new(breaker, seed);
-        Self { probed: Availability::Down, cooling: None, breaker, cooling_params }
+        Self { probed: Availability::Down, is_draining: false, cooling: None, breaker, cooling_params }
     }
 
     /// Lets time pass.
@@ -73,6 +75,7 @@ impl EndpointState {
     /// Whether it can take work.
     pub(super) fn availability(&self) -> Availability {
         match (self.probed, self.breaker.circuit()) {
+            _ if self.is_draining => Availability::Draining,
             (probed, Circuit::Open { .. } | Circuit::HalfOpen { is_on_trial: true })
                 if probed.takes_work() =>
             {
@@ -120,6 +123,10 @@ impl EndpointState {
             return Ok(pass);
         }
         Err(self.absence(now).unwrap_or(Absence { leave: Leave::CircuitOpen, back_in: None }))
+    }
+
+    pub(super) const fn set_draining(&mut self, is_draining: bool) {
+        self.is_draining = is_draining;
     }
 
     pub(super) const fn probed(&mut self, probed: Availability) {

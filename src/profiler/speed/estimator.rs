@@ -176,6 +176,11 @@ pub struct SpeedEstimator {
 }
 
 impl SpeedEstimator {
+    /// Whether it follows the figures of a destination with these references.
+    pub(super) fn is_of(&self, reference: &Throughput, given: Given) -> bool {
+        self.reference == *reference && self.given == given
+    }
+
     /// Nothing measured yet.
     #[must_use]
     pub fn new(reference: Throughput, given: Given) -> Self {

@@ -106,6 +106,11 @@ impl Flow {
         }
     }
 
+    /// What has been learnt so far.
+    pub(super) const fn estimator(&self) -> &SpeedEstimator {
+        &self.estimator
+    }
+
     /// A request is sent off.
     pub(super) fn begin(&mut self, now: Seconds, mut expected: Expected) -> Index {
         self.advance(now);

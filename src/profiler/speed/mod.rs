@@ -70,16 +70,42 @@ impl SpeedProfiler {
         given: &[Given],
         registry: &Registry,
     ) -> prometheus::Result<Self> {
+        Self::build((destinations, given), registry, Instant::now(), |_| None)
+    }
+
+    /// The same of a fleet that takes the place of `before`'s: what was learnt of a destination is known of it still, where
+    /// its figures are the same. `was` says where each destination was.
+    ///
+    /// # Errors
+    /// When the metrics are registered already.
+    pub fn after(
+        before: &Self,
+        was: &[Option<DestinationOrd>],
+        (destinations, given): (&[Destination], &[Given]),
+        registry: &Registry,
+    ) -> prometheus::Result<Self> {
+        let learnt = |idx: usize| Some(before.flow(was.get(idx).copied().flatten()?).estimator().clone());
+        Self::build((destinations, given), registry, before.shared.epoch, learnt)
+    }
+
+    fn build(
+        (destinations, given): (&[Destination], &[Given]),
+        registry: &Registry,
+        epoch: Instant,
+        learnt: impl Fn(usize) -> Option<SpeedEstimator>,
+    ) -> prometheus::Result<Self> {
+        let now = Seconds(epoch.elapsed().as_secs_f64());
         let of = |(idx, d): (usize, &Destination)| {
             let given = given.get(idx).copied().unwrap_or_default();
-            let estimator = SpeedEstimator::new(d.throughput, given);
-            let flow = Flow::new(estimator, d.throughput.max_concurrency, Seconds::ZERO);
+            let known = learnt(idx).filter(|learnt| learnt.is_of(&d.throughput, given));
+            let estimator = known.unwrap_or_else(|| SpeedEstimator::new(d.throughput, given));
+            let flow = Flow::new(estimator, d.throughput.max_concurrency, now);
             let (n_events, n_ticked) = (AtomicU64::new(0), AtomicU64::new(0));
             DestinationFlow { flow: Mutex::new(flow), n_events, n_ticked }
         };
         let flows = destinations.iter().enumerate().map(of).collect();
         let metrics = SpeedMetrics::register(registry, destinations)?;
-        Ok(Self { shared: Arc::new(Shared { epoch: Instant::now(), flows, metrics }) })
+        Ok(Self { shared: Arc::new(Shared { epoch, flows, metrics }) })
     }
 
     /// A request is sent to `d`, one of the destinations, at `now`.

@@ -84,3 +84,32 @@ async fn a_dropped_flight_is_gone_and_events_count_once() {
     let readings = profiler.readings();
     assert!(readings[0].pace > 0.99 && readings[0].decode.samples == 0, "{readings:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn another_fleet_knows_what_was_learnt_of_destinations_that_stay_as_they_were() {
+    let (before, _) = profiler();
+    for _ in 0..40 {
+        let mut flight = before.begin(Instant::now(), D0, expected());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        flight.first_content();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let (prompt, completion) = (Some(Tokens(10.0)), Some(Tokens(101.0)));
+        let answered = Answered { prompt, completion, events: 101, choices: 1, ..Answered::default() };
+        flight.finish(Instant::now(), &answered);
+    }
+    let learnt = before.readings()[0].decode.value;
+    assert!((learnt - 100.0).abs() > 5.0, "{learnt}");
+    let mut changed = destination(0, 4, 8);
+    changed.throughput.decode.0 += 1.0;
+    let given = [Given { decode: true, ..Given::default() }; 3];
+    let fleet = [destination(1, 4, 8), destination(0, 4, 8), changed];
+    let was = [Some(DestinationOrd(1)), Some(D0), Some(D0)];
+    let after = SpeedProfiler::after(&before, &was, (&fleet, &given), &Registry::new()).unwrap();
+    let readings = after.readings();
+    let decode = |at: usize| readings[at].decode.value;
+    assert!((decode(1) - learnt).abs() < 1e-9 && (decode(0) - 100.0).abs() < 1e-9);
+    assert!((decode(2) - 101.0).abs() < 1e-9, "its figures are others: {}", decode(2));
+    // Both go on by themselves.
+    drop(after.begin(Instant::now(), DestinationOrd(1), expected()));
+    assert!((before.readings()[0].decode.value - learnt).abs() < 1e-9);
+}

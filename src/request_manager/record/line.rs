@@ -1,8 +1,10 @@
 //! A finished request in the decision log.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use serde::Serialize;
+use sha2::{Digest as _, Sha256};
 
 use super::{Dispatch, Finished};
 
@@ -11,10 +13,14 @@ use super::{Dispatch, Finished};
 pub(super) struct RequestLine {
     kind: &'static str,
     id: Arc<str>,
+    /// The plan that placed it last.
+    plan: Option<u64>,
     destination: Option<String>,
     outcome: &'static str,
     stream: bool,
     attempts: u32,
+    /// Set by whoever has it.
+    pub(super) prompt_sha256: Option<String>,
     predicted: Option<PredictedLine>,
     actual: ActualLine,
 }
@@ -57,10 +63,12 @@ impl RequestLine {
         Self {
             kind: "request",
             id: Arc::clone(id),
+            plan: finished.dispatch.map(|dispatch| dispatch.plan),
             destination: finished.dispatch.map(|dispatch| dispatch.destination().id.to_string()),
             outcome: finished.outcome.as_str(),
             stream: finished.stream,
             attempts,
+            prompt_sha256: None,
             predicted: finished.dispatch.map(|dispatch| PredictedLine {
                 quality: dispatch.estimate.quality.0,
                 seconds: dispatch.estimate.completion.0,
@@ -82,4 +90,14 @@ impl RequestLine {
             },
         }
     }
+}
+
+/// The first 64 bits, in hexadecimal: enough to tell prompts apart.
+pub(super) fn short_sha256(text: &str) -> String {
+    let digest = Sha256::digest(text);
+    digest.iter().take(8).fold(String::with_capacity(16), |mut hex, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
 }

@@ -1,5 +1,7 @@
 //! From a batch and a context snapshot to problem tables (Algorithm 1, lines 4–5; Eq. 2–4).
 
+use serde::{Deserialize, Serialize};
+
 use crate::domain::{
     Destination, DestinationOrd, DestinationState, Prediction, RoutingContext, RoutingRequest, Work,
 };
@@ -29,7 +31,7 @@ pub struct BatchItem<'a> {
 }
 
 /// Which models of time and energy fill the tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CostModels {
     /// How completion times are predicted.
     pub completion: CompletionModel,

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use cema_router::app::{App, Stopper};
@@ -176,7 +177,15 @@ impl Router {
             _ => None,
         };
         let config = Config::parse(&text, &env).unwrap_or_else(|faults| panic!("{text}\n{faults:#?}"));
-        let app = App::start(config).await.unwrap();
+        Self::run(App::start(config).await.unwrap())
+    }
+
+    /// Starts one from a configuration file, which is read again at every reload.
+    pub(crate) async fn start_from(path: &Path) -> Self {
+        Self::run(App::start_from(path).await.unwrap())
+    }
+
+    fn run(app: App) -> Self {
         let (api, admin) = app.addresses().unwrap();
         let stopper = app.stopper();
         Self { api, admin, stopper, served: tokio::spawn(app.serve()) }
@@ -222,6 +231,13 @@ impl Router {
     /// Gets `path` from the admin listener.
     pub(crate) async fn admin_get(&self, path: &str) -> Answer {
         get(self.admin, path).await
+    }
+
+    /// Posts to `path` of the admin listener.
+    pub(crate) async fn admin_post(&self, path: &str, headers: &str, body: &str) -> Answer {
+        let mut client = RawClient::connect(self.admin).await;
+        client.post(path, headers, body).await;
+        client.answer().await
     }
 
     /// The metrics now.

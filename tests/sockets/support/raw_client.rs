@@ -64,14 +64,14 @@ impl RawClient {
         let body = body.as_ref();
         let len = body.len();
         let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {len}\r\n{headers}\r\n"
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len}\r\n{headers}\r\n"
         );
         self.send([head.as_bytes(), body].concat()).await;
     }
 
     /// Sends a `GET`.
     pub(crate) async fn get(&mut self, path: &str) {
-        self.send(format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n")).await;
+        self.send(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n")).await;
     }
 
     /// The next head, interim answers included.

@@ -1,50 +1,70 @@
-//! The decision log: a file of JSON lines, written by a thread of its own.
+//! Logs of JSON lines, decisions and access, each a file written by a thread of its own.
 //!
-//! Nothing waits for it. Records go through a bounded queue as closures that make them, so that even putting
-//! them into JSON is the thread's work; what does not fit is dropped and counted. Files are bounded in size and
+//! Nothing waits for them. Records go through a bounded queue as closures that make them, so that even putting
+//! them into JSON is the thread's work; what does not fit is dropped and counted. Files are bounded in size, age and
 //! number.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Write as _};
+use std::io::{self, BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 use serde::Serialize;
 use tracing::{info, warn};
 
-/// Version of the records' form, in each of them.
-pub const SCHEMA_VERSION: u32 = 1;
-
 /// Records that may wait to be written.
 const QUEUE_MAX: usize = 8_192;
 
-/// Where the log goes and how large it gets.
+/// Which log, with the version of its records' form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogName {
+    /// Its configuration key, `decision_log` or `access_log`.
+    pub key: &'static str,
+    /// What messages call it.
+    pub title: &'static str,
+    /// `v` of each record.
+    pub version: u32,
+}
+
+impl LogName {
+    /// Plans and finished requests.
+    pub const DECISIONS: Self = Self { key: "decision_log", title: "decision log", version: 2 };
+    /// Requests of clients.
+    pub const ACCESS: Self = Self { key: "access_log", title: "access log", version: 1 };
+}
+
+/// Where a log goes and how large it gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DecisionLogParams {
+pub struct JsonLogParams {
     /// The file that is written; older ones stand beside it as `PATH.1`, `PATH.2`, …
     pub path: PathBuf,
     /// A file that has this many bytes is put aside.
     pub file_bytes_max: u64,
+    /// So is one that was begun so long ago.
+    pub age_max: Duration,
     /// Files kept, the one that is written included; at least 1.
     pub files_max: u32,
 }
 
 /// Why there is no log.
 #[derive(Debug, thiserror::Error)]
-pub enum DecisionLogError {
+pub enum JsonLogError {
     /// The file cannot be opened.
-    #[error("cannot write the decision log `{}`: {source}; mend `decision_log.path` or the rights of its folder", path.display())]
+    #[error("cannot write the {} `{}`: {source}; mend `{}.path` or the rights of its folder", name.title, path.display(), name.key)]
     Open {
+        /// The log.
+        name: LogName,
         /// The file.
         path: PathBuf,
         /// What the system says.
         source: io::Error,
     },
     /// The writer needs a thread.
-    #[error("cannot start the thread of the decision log")]
+    #[error("cannot start the thread of a log")]
     Thread(#[source] io::Error),
     /// Its metrics are there already.
     #[error(transparent)]
@@ -61,7 +81,7 @@ enum Message {
 
 /// The way into the log; clones share it. One that is off takes everything and keeps nothing.
 #[derive(Debug, Clone, Default)]
-pub struct DecisionLog {
+pub struct JsonLog {
     queue: Option<Queue>,
 }
 
@@ -69,6 +89,9 @@ pub struct DecisionLog {
 struct Queue {
     messages: SyncSender<Message>,
     dropped: IntCounter,
+    version: u32,
+    /// Tells runs of the router apart, whose plans are numbered anew.
+    run: Arc<str>,
 }
 
 /// The writer, to be awaited at the end.
@@ -83,40 +106,44 @@ pub struct LogWriter {
 struct Stamped<R> {
     v: u32,
     unix_s: f64,
+    run: Arc<str>,
     #[serde(flatten)]
     record: R,
 }
 
-impl DecisionLog {
+impl JsonLog {
     /// Opens the file, to append to it, and starts the writer.
     ///
     /// # Errors
-    /// See [`DecisionLogError`].
+    /// See [`JsonLogError`].
     pub fn start(
-        params: DecisionLogParams,
+        name: LogName,
+        params: JsonLogParams,
         registry: &Registry,
-    ) -> Result<(Self, LogWriter), DecisionLogError> {
+    ) -> Result<(Self, LogWriter), JsonLogError> {
         let records = IntCounterVec::new(
             Opts::new(
-                "cema_decision_log_records_total",
-                "Records of the decision log by what became of them.",
+                format!("cema_{}_records_total", name.key),
+                format!("Records of the {} by what became of them.", name.title),
             ),
             &["outcome"],
         )?;
         registry.register(Box::new(records.clone()))?;
-        let open_error = |source| DecisionLogError::Open { path: params.path.clone(), source };
+        let open_error = |source| JsonLogError::Open { name, path: params.path.clone(), source };
         let file = LogFile::open(&params.path).map_err(open_error)?;
-        info!(path = %params.path.display(), "decision log is on");
+        info!(path = %params.path.display(), "{} is on", name.title);
         let (messages, inbox) = sync_channel(QUEUE_MAX);
         let outcomes = Outcomes {
             written: records.with_label_values(&["written"]),
             failed: records.with_label_values(&["failed"]),
         };
         let dropped = records.with_label_values(&["dropped"]);
-        let writer = Writer { params, file: Some(file), outcomes, is_failing: false };
+        let writer = Writer { title: name.title, params, file: Some(file), outcomes, is_failing: false };
         let thread = std::thread::Builder::new().name("cema-log".to_owned()).spawn(|| writer.run(inbox));
-        let thread = thread.map_err(DecisionLogError::Thread)?;
-        let log = Self { queue: Some(Queue { messages: messages.clone(), dropped }) };
+        let thread = thread.map_err(JsonLogError::Thread)?;
+        let run = format!("{:08x}", rand::random::<u32>()).into();
+        let version = name.version;
+        let log = Self { queue: Some(Queue { messages: messages.clone(), dropped, version, run }) };
         Ok((log, LogWriter { messages, thread }))
     }
 
@@ -130,7 +157,8 @@ impl DecisionLog {
     pub fn record<R: Serialize>(&self, make: impl FnOnce() -> R + Send + 'static) {
         let Some(queue) = &self.queue else { return };
         let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
-        let line = move || serde_json::to_vec(&Stamped { v: SCHEMA_VERSION, unix_s, record: make() });
+        let (v, run) = (queue.version, Arc::clone(&queue.run));
+        let line = move || serde_json::to_vec(&Stamped { v, unix_s, run, record: make() });
         if queue.messages.try_send(Message::Line(Box::new(line))).is_err() {
             queue.dropped.inc();
         }
@@ -143,7 +171,7 @@ impl LogWriter {
         // A writer that is gone has nothing left to write.
         let _ = self.messages.send(Message::Close);
         if self.thread.join().is_err() {
-            warn!("the writer of the decision log panicked");
+            warn!("the writer of a log panicked");
         }
     }
 }
@@ -154,7 +182,8 @@ struct Outcomes {
 }
 
 struct Writer {
-    params: DecisionLogParams,
+    title: &'static str,
+    params: JsonLogParams,
     /// `None` after it could not be written.
     file: Option<LogFile>,
     outcomes: Outcomes,
@@ -200,7 +229,8 @@ impl Writer {
             Some(file) => file,
             None => LogFile::open(&self.params.path)?,
         };
-        if file.bytes > 0 && file.bytes + line.len() as u64 > self.params.file_bytes_max {
+        let is_full = file.bytes + line.len() as u64 > self.params.file_bytes_max;
+        if file.bytes > 0 && (is_full || file.age() >= self.params.age_max) {
             file.out.flush()?;
             put_aside(&self.params.path, self.params.files_max)?;
             file = LogFile::open(&self.params.path)?;
@@ -219,12 +249,12 @@ impl Writer {
                 self.file = None;
                 if !std::mem::replace(&mut self.is_failing, true) {
                     let path = self.params.path.display();
-                    warn!(%path, %error, "the decision log cannot be written; requests go on without");
+                    warn!(%path, %error, "the {} cannot be written; requests go on without", self.title);
                 }
             }
             Ok(()) if self.file.is_some() => {
                 if std::mem::take(&mut self.is_failing) {
-                    info!("the decision log is written again");
+                    info!("the {} is written again", self.title);
                 }
             }
             Ok(()) => {}
@@ -235,14 +265,36 @@ impl Writer {
 struct LogFile {
     out: BufWriter<File>,
     bytes: u64,
+    begun: SystemTime,
 }
 
 impl LogFile {
     fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
-        let bytes = file.metadata()?.len();
-        Ok(Self { out: BufWriter::new(file), bytes })
+        let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
+        let metadata = file.metadata()?;
+        let mut bytes = metadata.len();
+        // File systems that do not tell when a file was begun have it begin anew with each run.
+        let begun = metadata.created().unwrap_or_else(|_| SystemTime::now());
+        if bytes > 0 && !ends_a_line(&mut file)? {
+            // The disk was full, or the router was killed: what was being written stays a line of its own.
+            file.write_all(b"\n")?;
+            bytes += 1;
+        }
+        Ok(Self { out: BufWriter::new(file), bytes, begun })
     }
+
+    /// Zero where the clock was set back.
+    fn age(&self) -> Duration {
+        self.begun.elapsed().unwrap_or_default()
+    }
+}
+
+/// Whether the last byte of a file ends a line.
+fn ends_a_line(file: &mut File) -> io::Result<bool> {
+    let mut last = [0];
+    file.seek(SeekFrom::End(-1))?;
+    file.read_exact(&mut last)?;
+    Ok(last == [b'\n'])
 }
 
 /// Renames the file to `PATH.1`, what had that name to `PATH.2` and so on; the oldest one goes.
@@ -267,8 +319,13 @@ fn put_aside(path: &Path, files_max: u32) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn params(folder: &Path) -> DecisionLogParams {
-        DecisionLogParams { path: folder.join("decisions.jsonl"), file_bytes_max: 1 << 20, files_max: 3 }
+    fn params(folder: &Path) -> JsonLogParams {
+        JsonLogParams {
+            path: folder.join("decisions.jsonl"),
+            file_bytes_max: 1 << 20,
+            age_max: Duration::from_secs(3_600),
+            files_max: 3,
+        }
     }
 
     fn count(registry: &Registry, outcome: &str) -> f64 {
@@ -292,22 +349,23 @@ mod tests {
     fn what_was_queued_is_written_in_order_and_appended() {
         let folder = tempfile::tempdir().unwrap();
         for _ in 0..2 {
-            let (log, writer) = DecisionLog::start(params(folder.path()), &Registry::new()).unwrap();
+            let (log, writer) =
+                JsonLog::start(LogName::DECISIONS, params(folder.path()), &Registry::new()).unwrap();
             (0..5).for_each(|n| log.record(move || Numbered { n }));
             writer.close();
         }
         let records = read(&params(folder.path()).path);
         let numbers: Vec<_> = records.iter().map(|record| record["n"].as_u64().unwrap()).collect();
         assert_eq!(numbers, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]);
-        assert!(records.iter().all(|record| record["v"] == 1 && record["unix_s"].as_f64().unwrap() > 1.7e9));
+        assert!(records.iter().all(|record| record["v"] == 2 && record["unix_s"].as_f64().unwrap() > 1.7e9));
     }
 
     #[test]
     fn files_are_bounded_in_size_and_number() {
         let folder = tempfile::tempdir().unwrap();
-        let params = DecisionLogParams { file_bytes_max: 200, ..params(folder.path()) };
+        let params = JsonLogParams { file_bytes_max: 200, ..params(folder.path()) };
         let registry = Registry::new();
-        let (log, writer) = DecisionLog::start(params.clone(), &registry).unwrap();
+        let (log, writer) = JsonLog::start(LogName::DECISIONS, params.clone(), &registry).unwrap();
         (0..100).for_each(|n| log.record(move || Numbered { n }));
         writer.close();
         let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(Result::unwrap).collect();
@@ -318,10 +376,35 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_old_is_put_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let params = JsonLogParams { age_max: Duration::ZERO, ..params(folder.path()) };
+        let (log, writer) = JsonLog::start(LogName::DECISIONS, params.clone(), &Registry::new()).unwrap();
+        (0..2).for_each(|n| log.record(move || Numbered { n }));
+        writer.close();
+        assert_eq!(read(&params.path)[0]["n"], 1);
+        assert_eq!(read(&folder.path().join("decisions.jsonl.1"))[0]["n"], 0);
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_spoils_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let params = params(folder.path());
+        std::fs::write(&params.path, "{\"n\":").unwrap();
+        let (log, writer) = JsonLog::start(LogName::DECISIONS, params.clone(), &Registry::new()).unwrap();
+        log.record(|| Numbered { n: 7 });
+        writer.close();
+        let text = std::fs::read_to_string(&params.path).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!((lines.len(), lines[0]), (2, "{\"n\":"));
+        assert_eq!(serde_json::from_str::<serde_json::Value>(lines[1]).unwrap()["n"], 7);
+    }
+
+    #[test]
     fn a_writer_that_lags_costs_records_and_no_time() {
         let folder = tempfile::tempdir().unwrap();
         let registry = Registry::new();
-        let (log, writer) = DecisionLog::start(params(folder.path()), &registry).unwrap();
+        let (log, writer) = JsonLog::start(LogName::DECISIONS, params(folder.path()), &registry).unwrap();
         let (go_on, blocked) = std::sync::mpsc::channel::<()>();
         log.record(move || {
             // The writer is held here while the queue fills.
@@ -340,8 +423,11 @@ mod tests {
     fn a_folder_that_is_not_there_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("missing/decisions.jsonl");
-        let refused =
-            DecisionLog::start(DecisionLogParams { path, ..params(folder.path()) }, &Registry::new());
+        let refused = JsonLog::start(
+            LogName::DECISIONS,
+            JsonLogParams { path, ..params(folder.path()) },
+            &Registry::new(),
+        );
         let message = refused.unwrap_err().to_string();
         assert!(
             message.contains("missing/decisions.jsonl") && message.contains("decision_log.path"),
@@ -351,7 +437,7 @@ mod tests {
 
     #[test]
     fn a_log_that_is_off_takes_everything() {
-        let log = DecisionLog::default();
+        let log = JsonLog::default();
         assert!(!log.is_on());
         log.record(|| Numbered { n: 1 });
     }
