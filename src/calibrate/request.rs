@@ -70,14 +70,7 @@ pub(super) async fn ask(target: Target<'_>, prompt: &str, max_tokens: u64) -> Re
     let Target { pool, destination, epoch } = target;
     let since_epoch = |at: Instant| Seconds((at - epoch).as_secs_f64());
     let kind = pool.spec(destination.endpoint).kind;
-    let mut body = json!({
-        "model": &*destination.upstream_model,
-        "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "stream": true,
-        "stream_options": {"include_usage": true},
-    });
+    let mut body = chat(destination, prompt, max_tokens);
     if kind.takes_ignore_eos() {
         body["ignore_eos"] = true.into();
     }
@@ -103,20 +96,25 @@ pub(super) struct Said {
     pub(super) is_cut: bool,
 }
 
-/// Sends `prompt` as a chat at temperature 0, and reads what is said in up to `max_tokens`.
-pub(super) async fn listen(
-    (pool, destination): (&EndpointPool, &Destination),
-    prompt: &str,
-    max_tokens: u32,
-) -> Result<Said, AskError> {
-    let body = json!({
+/// A streamed chat at temperature 0.
+fn chat(destination: &Destination, prompt: &str, max_tokens: u64) -> Value {
+    json!({
         "model": &*destination.upstream_model,
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": max_tokens,
         "temperature": 0,
         "stream": true,
         "stream_options": {"include_usage": true},
-    });
+    })
+}
+
+/// Sends `prompt` as a chat at temperature 0, and reads what is said in up to `max_tokens`.
+pub(super) async fn listen(
+    (pool, destination): (&EndpointPool, &Destination),
+    prompt: &str,
+    max_tokens: u32,
+) -> Result<Said, AskError> {
+    let body = chat(destination, prompt, max_tokens.into());
     let reading = Reading { said: Some(String::new()), ..Reading::default() };
     let (sent, reading) = exchange((pool, destination), &body, reading).await?;
     reading.into_said(sent)

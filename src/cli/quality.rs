@@ -13,11 +13,12 @@ mod stats;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::cli::progress::Progress;
 use crate::profiler::quality::params::{EmbedderParams, EstimatorMode, OodGate, QualityParams};
+use crate::profiler::quality::store::{LabelledProfile, QualityStore};
 
 /// Fill, judge and inspect the quality store.
 ///
@@ -170,4 +171,14 @@ fn write_charts(folder: &Path, charts: Vec<charts::Chart>, progress: &Progress) 
 
 fn width<'a>(names: impl Iterator<Item = &'a str>, title: &str) -> usize {
     names.map(|name| name.chars().count()).max().unwrap_or(0).max(title.len())
+}
+
+/// The store in `dir` with its scored prompts, of which there are some.
+fn open_scored(dir: &Path) -> anyhow::Result<(QualityStore, LabelledProfile)> {
+    let store = QualityStore::open(dir)?;
+    let labelled = store.load_labelled()?;
+    if labelled.profile.is_empty() {
+        bail!("{} holds no scored prompt", dir.display());
+    }
+    Ok((store, labelled))
 }

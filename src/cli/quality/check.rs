@@ -4,15 +4,13 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::bail;
 use clap::Args;
 
 use super::charts::{calibration_chart, learning_chart};
-use super::{EstimatorArgs, Format, StoreArgs, width, write_charts};
+use super::{EstimatorArgs, Format, StoreArgs, open_scored, width, write_charts};
 use crate::cli::progress::Progress;
 use crate::profiler::quality::evaluation::check::{Check, check, fleet_of};
 use crate::profiler::quality::evaluation::learning::learning_curve;
-use crate::profiler::quality::store::QualityStore;
 use crate::routing::rng_for;
 
 /// Seed of the learning curve's choice of prompts.
@@ -46,11 +44,7 @@ pub(super) struct CheckArgs {
 }
 
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let store = QualityStore::open(&args.store.store)?;
-    let labelled = store.load_labelled()?;
-    if labelled.profile.is_empty() {
-        bail!("{} holds no scored prompt", args.store.store.display());
-    }
+    let (_, labelled) = open_scored(&args.store.store)?;
     let params = args.estimator.params(&args.store.store);
     let progress = Progress::new();
     let n = labelled.profile.len().min(args.rows as usize);

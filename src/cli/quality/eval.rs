@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::charts::{calibration_chart, cost_chart};
-use super::{EmbedderArgs, EstimatorArgs, Format, StoreArgs, width, write_charts};
+use super::{EmbedderArgs, EstimatorArgs, Format, StoreArgs, open_scored, width, write_charts};
 use crate::cli::progress::Progress;
 use crate::profiler::quality::embedder::embed_all;
 use crate::profiler::quality::embedder::{self, Embedding, LoadedEmbedder};
@@ -70,11 +70,7 @@ struct Evaluation<'a> {
 
 pub(super) fn run(args: &EvalArgs) -> anyhow::Result<ExitCode> {
     let progress = Progress::new();
-    let store = QualityStore::open(&args.store.store)?;
-    let labelled = store.load_labelled()?;
-    if labelled.profile.is_empty() {
-        bail!("{} holds no scored prompt", args.store.store.display());
-    }
+    let (store, labelled) = open_scored(&args.store.store)?;
     let mut loaded = embedder::load(&args.embedder.params())?;
     store.check_embedder(&loaded.model_sha256)?;
     let (prompts, known, faulty) = unknown_prompts(&args.trace, &store, &progress)?;

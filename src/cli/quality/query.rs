@@ -7,13 +7,12 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
 
-use super::{EmbedderArgs, EstimatorArgs, Format, StoreArgs, width};
+use super::{EmbedderArgs, EstimatorArgs, Format, StoreArgs, open_scored, width};
 use crate::profiler::quality::embedder::{self, embed_guarded};
 use crate::profiler::quality::estimator::{Estimate, Estimator, Scratch};
 use crate::profiler::quality::evaluation::Means;
 use crate::profiler::quality::evaluation::check::fleet_of;
 use crate::profiler::quality::format::format_numbers;
-use crate::profiler::quality::store::QualityStore;
 
 /// Characters shown of a neighbour's text.
 const TEXT_SHOWN: usize = 60;
@@ -82,11 +81,7 @@ struct NeighbourAnswer {
 
 pub(super) fn run(args: &QueryArgs) -> anyhow::Result<ExitCode> {
     let text = text(&args.text)?;
-    let store = QualityStore::open(&args.store.store)?;
-    let labelled = store.load_labelled()?;
-    if labelled.profile.is_empty() {
-        bail!("{} holds no scored prompt", args.store.store.display());
-    }
+    let (store, labelled) = open_scored(&args.store.store)?;
     let mut loaded = embedder::load(&args.embedder.params())?;
     store.check_embedder(&loaded.model_sha256)?;
     let worker = loaded.workers.first_mut().context("the embedder has no worker")?;

@@ -20,7 +20,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::domain::{Availability, Destination, EndpointOrd};
 use crate::endpoint::EndpointPool;
@@ -165,8 +165,19 @@ impl EngineProfiler {
             }
             Ok((status, _)) if status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED => {
                 if clock.absent() {
-                    let (page, status) = (page.path(), status.as_u16());
-                    info!(endpoint = name, page, status, "its engine does not serve this page to the router");
+                    let (page, is_key) = (page.path(), matches!(status.as_u16(), 401 | 403));
+                    let status = status.as_u16();
+                    if is_key {
+                        warn!(
+                            endpoint = name,
+                            page, status, "its engine refuses the router: is its `api_key_env` right?"
+                        );
+                    } else {
+                        info!(
+                            endpoint = name,
+                            page, status, "its engine does not serve this page to the router"
+                        );
+                    }
                 }
             }
             Ok(_) | Err(_) => clock.failed(),

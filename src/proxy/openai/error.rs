@@ -76,7 +76,7 @@ impl ApiError {
     #[must_use]
     pub fn unsupported_capability(model: &str, missing: &[&str]) -> Self {
         let message = format!(
-            "the model `{}` does not offer {}: ask for one that does, see GET /v1/models",
+            "the model `{}` does not offer {}: ask for one that does (`capabilities` in the router's configuration)",
             shortened(model),
             missing.join(", ")
         );
