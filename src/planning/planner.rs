@@ -25,7 +25,8 @@ use crate::domain::{
 use crate::routing::{LegalSet, NoDestination, legal_set};
 use crate::units::Seconds;
 
-/// Arrivals after a plan are gathered until this long after it; one that finds the planner idle waits for nobody.
+/// Arrivals after a plan are gathered until this long after it, where something of it is left: one that finds nothing
+/// waiting and nothing running waits for nobody.
 const COALESCE: Seconds = Seconds(0.002);
 /// How many seconds of service a second of waiting is worth in the `shortest` order.
 const AGEING: f64 = 0.3;
@@ -285,8 +286,9 @@ impl Planner {
 
     /// When whoever comes `now` has been gathered, outside a fixed window.
     fn gathered(&self, now: Seconds) -> Seconds {
+        let is_idle = self.held.len() == 0 && self.situation.is_idle();
         match (self.gathering, self.planned_at) {
-            (Gathering::Adaptive, Some(at)) => now.max(at + COALESCE.min(self.params.window.max_wait)),
+            (Gathering::Adaptive, Some(at)) if !is_idle => now.max(at + COALESCE.min(self.params.window.max_wait)),
             _ => now,
         }
     }

@@ -90,6 +90,11 @@ impl Situation {
         self.scales.current()
     }
 
+    /// Whether nothing of this router is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.running.is_empty()
+    }
+
     /// The fleet as of `now`.
     pub(super) fn at(&mut self, now: Seconds) -> &RoutingContext {
         for i in (0..).map(DestinationOrd).take(self.spoken_for.len()) {

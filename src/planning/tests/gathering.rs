@@ -74,6 +74,13 @@ fn adaptive_plans_at_once_and_gathers_who_comes_right_after() {
     rig.arrive(1.5, 4);
     rig.turn(1.5);
     assert_eq!(rig.waited(4), Seconds::ZERO);
+    // One after the other: there is no company to wait for.
+    for ticket in 1..=4 {
+        rig.finish(1.5001, ticket);
+    }
+    rig.arrive(1.5002, 5);
+    rig.turn(1.5002);
+    assert_eq!(rig.waited(5), Seconds::ZERO);
 }
 
 #[test]
