@@ -288,7 +288,9 @@ impl Planner {
     fn gathered(&self, now: Seconds) -> Seconds {
         let is_idle = self.held.len() == 0 && self.situation.is_idle();
         match (self.gathering, self.planned_at) {
-            (Gathering::Adaptive, Some(at)) if !is_idle => now.max(at + COALESCE.min(self.params.window.max_wait)),
+            (Gathering::Adaptive, Some(at)) if !is_idle => {
+                now.max(at + COALESCE.min(self.params.window.max_wait))
+            }
             _ => now,
         }
     }
