@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
+use tracing::{info, warn};
 
 use crate::domain::DestinationOrd;
 use crate::endpoint::SendError;
@@ -94,11 +95,25 @@ impl Failure {
         }
     }
 
-    /// The status it answered with, if it answered.
-    pub(super) fn status(&self) -> Option<u16> {
-        match self {
+    /// Writes it into the log.
+    pub(super) fn tell(&self, (request_id, destination): (&str, &str), attempt: u32) {
+        let status = match self {
             Self::Answered { error, .. } => Some(error.status.as_u16()),
             _ => None,
+        };
+        let reason = self.reason();
+        if !self.may_fail_over() {
+            info!(
+                request_id,
+                destination, attempt, status, reason, "the endpoint refused a request for what it is"
+            );
+        } else if matches!(status, Some(401 | 403)) {
+            warn!(
+                request_id,
+                destination, attempt, status, reason, "attempt failed: is its `api_key_env` right?"
+            );
+        } else {
+            warn!(request_id, destination, attempt, status, reason, "attempt failed");
         }
     }
 

@@ -26,7 +26,7 @@ use prometheus::Registry;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::debug;
 
 use crate::domain::{
     ApiCall, CachedPrefix, Destination, DestinationOrd, EndpointOrd, PrefixChain, RequestEstimate,
@@ -414,21 +414,7 @@ impl RequestManager {
     fn note_failed(&self, call: &Call, placement: &Placement, attempt: u32, failure: &Failure) {
         let destination = &self.scheduler.destinations()[placement.planned.destination.idx()];
         self.metrics.failed_attempt(failure.reason());
-        let (request_id, destination) = (&*call.request.id, destination.id.as_str());
-        let (status, reason) = (failure.status(), failure.reason());
-        if !failure.may_fail_over() {
-            info!(
-                request_id,
-                destination, attempt, status, reason, "the endpoint refused a request for what it is"
-            );
-        } else if matches!(status, Some(401 | 403)) {
-            warn!(
-                request_id,
-                destination, attempt, status, reason, "attempt failed: is its `api_key_env` right?"
-            );
-        } else {
-            warn!(request_id, destination, attempt, status, reason, "attempt failed");
-        }
+        failure.tell((&call.request.id, destination.id.as_str()), attempt);
     }
 
     /// The wait that an endpoint asked for by failing so.
