@@ -23,6 +23,10 @@ const PATH_CHARS_MAX: usize = 256;
 /// Stands in the place of a status where the client left before there was an answer, as elsewhere.
 const CLIENT_GONE: u16 = 499;
 
+/// With a request whose handler is to leave an [`AccessNote`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AccessWanted;
+
 /// What a handler knows of a request that its answer does not show.
 #[derive(Debug, Clone)]
 pub(super) struct AccessNote {
@@ -50,10 +54,11 @@ impl<A> Logged<A> {
 }
 
 impl<A: Answers + Sync> Answers for Logged<A> {
-    async fn answer(self, request: Request<Incoming>, id: HeaderValue) -> Response<ResponseBody> {
+    async fn answer(self, mut request: Request<Incoming>, id: HeaderValue) -> Response<ResponseBody> {
         if !self.log.is_on() {
             return self.inner.answer(request, id).await;
         }
+        request.extensions_mut().insert(AccessWanted);
         let line = Line::new(&request, &id);
         let mut pending = Pending { log: self.log, line: Some(line), began: Instant::now() };
         let mut response = self.inner.answer(request, id).await;

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, header};
 use hyper::body::Incoming;
 use tracing::{debug, error};
 
-use super::access::AccessNote;
+use super::access::{AccessNote, AccessWanted};
 use super::auth::{Grant, refusal_reason};
 use super::body::{self, BodyRules};
 use super::headers::{self, RoutingHeaders};
@@ -30,7 +30,8 @@ pub(super) async fn handle(
     request: Request<Incoming>,
     id: HeaderValue,
 ) -> Response<ResponseBody> {
-    let Admitted { call, model, debug, key } = match admit(api, kind, request, id).await {
+    let is_noted = request.extensions().get::<AccessWanted>().is_some();
+    let Admitted { call, model, debug } = match admit(api, kind, request, id).await {
         Ok(admitted) => admitted,
         Err(error) => {
             api.params.manager.count_rejected(refusal_reason(&error));
@@ -38,7 +39,11 @@ pub(super) async fn handle(
         }
     };
     let id = Arc::clone(&call.request.id);
-    let note = AccessNote { key, model: model.as_str().into(), stream: call.stream };
+    let note = is_noted.then(|| AccessNote {
+        key: call.owner.clone(),
+        model: model.as_str().into(),
+        stream: call.stream,
+    });
     let mut response = match api.params.manager.serve(call).await {
         Ok(served) => {
             let routing = debug.then(|| served.routing.clone());
@@ -60,7 +65,9 @@ pub(super) async fn handle(
             }
         }
     };
-    response.extensions_mut().insert(note);
+    if let Some(note) = note {
+        response.extensions_mut().insert(note);
+    }
     response
 }
 
@@ -71,8 +78,6 @@ struct Admitted {
     model: String,
     /// Whether the client wants the predictions.
     debug: bool,
-    /// Name of the client's key.
-    key: Option<Arc<str>>,
 }
 
 /// Reads, checks and admits a request.
@@ -100,7 +105,6 @@ async fn admit(
     }
     let sent = headers::for_endpoint(&headers, id.clone());
     let debug = checked.asked.debug;
-    let key = checked.grant.name().cloned();
     let mut admitted = admitted(api, &id, &checked, &request, body.len())?;
     let session = headers::session(&headers).map(session_hash);
     let prefixes = std::mem::take(&mut request.prefixes).in_session(session);
@@ -119,7 +123,7 @@ async fn admit(
         // The body as received but for the value of `model`.
         body_for: Box::new(move |upstream_model| request.splice_model(&body, upstream_model)),
     };
-    Ok(Admitted { call, model, debug, key })
+    Ok(Admitted { call, model, debug })
 }
 
 /// What the head of a request says.
