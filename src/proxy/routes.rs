@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use hyper::body::Incoming;
 
 use super::auth::Auth;
-use super::body;
+use super::body::{self, BodyRoom};
 use super::openai::models::Model;
 use super::openai::{ApiError, ModelList};
 use super::readiness::Readiness;
@@ -33,6 +33,8 @@ pub struct ApiParams {
     pub feedback: Feedback,
     /// Largest request body.
     pub body_bytes_max: usize,
+    /// Room for all of them at once.
+    pub body_room: BodyRoom,
     /// Longest time a request body may take to arrive.
     pub body_total: Duration,
     /// Name of the usual policy, for a response header.
