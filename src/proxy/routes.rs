@@ -59,7 +59,12 @@ impl Api {
     #[must_use]
     pub fn new(params: ApiParams) -> Self {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let list = params.directory.names().map(|name| Model::new(name, created)).collect();
+        let (directory, destinations) = (&params.directory, params.manager.destinations());
+        let model = |name| {
+            let model = Model::new(name, created);
+            directory.offer(name, destinations).iter().fold(model, Model::offering)
+        };
+        let list = directory.names().map(model).collect();
         let labels = RoutingLabels::new(params.policy, params.manager.destinations());
         Self(Arc::new(ApiParts { params, labels, models: ModelList::new(list) }))
     }
