@@ -99,6 +99,8 @@ impl Scanner {
             self.end_kept_line(on);
         }
         self.end_line(b"", &mut None, on);
+        // No LF comes any more.
+        self.after_cr = false;
     }
 
     /// Whether the stream so far ends with a complete event, so that another may follow: not between CR and LF.
@@ -336,6 +338,17 @@ mod tests {
         {
             scanner.push(chunk.as_bytes(), &mut |_| ());
             assert_eq!(scanner.is_between_events(), between, "{chunk:?}");
+        }
+    }
+
+    #[test]
+    fn a_stream_that_ended_waits_for_no_line_feed() {
+        for stream in ["data: [DONE]\r\r", "data: a\r", "\r"] {
+            let mut scanner = Scanner::new();
+            scanner.push(stream.as_bytes(), &mut |_| {});
+            assert!(!scanner.is_between_events(), "{stream:?}: a line feed may come");
+            scanner.finish(&mut |_| {});
+            assert!(scanner.is_between_events(), "{stream:?}");
         }
     }
 
