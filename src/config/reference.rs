@@ -24,12 +24,6 @@ Sections that are absent have all their defaults. Relative paths start at the fo
 of an environment variable: secrets never stand in the file. `*_ms` are milliseconds, `*_s` seconds, and may be fractions.
 ";
 
-/// What the default of some keys depends on.
-const CHOICES: [(&str, fn() -> Vec<&'static str>); 2] = [
-    ("nodes[].class", || NodeClass::ALL.iter().map(|class| class.as_str()).collect()),
-    ("nodes[].endpoints[].kind", || EndpointKind::ALL.iter().map(|kind| kind.as_str()).collect()),
-];
-
 /// The reference of the configuration, in Markdown.
 ///
 /// # Errors
@@ -59,12 +53,20 @@ fn outline(assumed: Option<(&'static str, &'static str)>) -> Vec<Key> {
     report.into_outline().map(Outline::into_keys).unwrap_or_default()
 }
 
+/// What the default of some keys depends on: its path, and what it may be.
+fn choices() -> [(&'static str, Vec<&'static str>); 2] {
+    [
+        ("nodes[].class", NodeClass::ALL.iter().map(|class| class.as_str()).collect()),
+        ("nodes[].endpoints[].kind", EndpointKind::ALL.iter().map(|kind| kind.as_str()).collect()),
+    ]
+}
+
 /// Every key. A default that depends on a choice is told for each.
 fn keys() -> Vec<Key> {
     let mut keys = outline(None);
-    for (path, choices) in CHOICES {
+    for (path, choices) in choices() {
         let outlines: Vec<_> =
-            choices().into_iter().map(|choice| (choice, outline(Some((path, choice))))).collect();
+            choices.into_iter().map(|choice| (choice, outline(Some((path, choice))))).collect();
         for (idx, key) in keys.iter_mut().enumerate() {
             let defaults =
                 outlines.iter().filter_map(|(choice, keys)| Some((*choice, keys[idx].default.clone()?)));
