@@ -24,6 +24,7 @@ mod routing;
 mod scenario;
 mod secret;
 mod tls;
+mod traces;
 mod tree;
 mod virtual_model;
 
@@ -44,6 +45,7 @@ pub use routing::{EmbedderConfig, QualityConfig, RoutingConfig, SwitchbackConfig
 pub use scenario::{Scenario, ShippedTrace, UnirouteErrors};
 pub use secret::{KeyDigest, Secret};
 pub use tls::TlsConfig;
+pub use traces::TracingConfig;
 pub use tree::MAX_FILE_BYTES;
 pub use virtual_model::VirtualModel;
 
@@ -82,6 +84,8 @@ pub struct Config {
     pub decision_log: Option<DecisionLogConfig>,
     /// `access_log`; default none.
     pub access_log: Option<JsonLogParams>,
+    /// `tracing`: traces of requests; default none.
+    pub tracing: Option<TracingConfig>,
     /// `response_model`; default `resolved`.
     pub response_model: ResponseModel,
     /// `window`: how requests are gathered.
@@ -172,6 +176,7 @@ fn read_config(s: &mut Section<'_>) -> Option<Config> {
     let cooling = s.section("cooling", limits::read_cooling);
     let decision_log = s.section("decision_log", limits::read_decision_log);
     let access_log = s.section("access_log", limits::read_log);
+    let tracing = s.get("tracing").and_then(|field| field.section(TracingConfig::read)).flatten();
     let response_model = s.choice("response_model", ResponseModel::ALL, ResponseModel::Resolved);
     let window = s.section("window", routing::read_window);
     let routing = s.section("routing", RoutingConfig::read);
@@ -201,6 +206,7 @@ fn read_config(s: &mut Section<'_>) -> Option<Config> {
         cooling,
         decision_log,
         access_log,
+        tracing,
         response_model,
         window,
         routing,

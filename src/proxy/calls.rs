@@ -116,10 +116,11 @@ async fn admit(
         prefixes,
         kind,
         stream: request.stream,
-        headers: sent,
         echo_model: api.params.echo_model.then(|| Arc::from(model.as_str())),
         owner: checked.grant.name().cloned(),
+        trace: api.params.manager.trace(kind, &model, &sent),
         client: checked.client,
+        headers: sent,
         // The body as received but for the value of `model`.
         body_for: Box::new(move |upstream_model| request.splice_model(&body, upstream_model)),
     };

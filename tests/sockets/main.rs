@@ -47,6 +47,7 @@ mod real_operations;
 mod reload;
 mod streaming;
 mod switchback;
+mod traces;
 mod usage;
 mod window;
 mod wire;
