@@ -1,6 +1,6 @@
 //! What the reader would accept, found out by letting it read a document in which everything is there.
 //!
-//! A [`Report`](super::reader::Report) with an [`Outline`] answers every question for a key with a value that is
+//! A [`Report`](super::report::Report) with an [`Outline`] answers every question for a key with a value that is
 //! nothing in particular, and notes how it was asked for: so keys, ranges and defaults have no second list that could
 //! differ from the code that reads them.
 
