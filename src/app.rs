@@ -9,6 +9,7 @@ mod profilers;
 mod quality;
 mod reload;
 pub(crate) mod scheduling;
+mod traces;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -97,11 +98,16 @@ impl App {
         let admin_listener = edge::admin_listener(&config, &registry).await?;
         register_build_info(&registry)?;
         let logs = edge::Logs::start(&config, &registry)?;
+        let (tracer, exporter) = traces::start(config.tracing.as_ref(), &registry)?;
         let metrics = ReloadMetrics::register(&registry)?;
         let (stop, force) = (CancellationToken::new(), CancellationToken::new());
         let give_up = force.child_token();
         let (book, drained, tasks) = (MetricsBook::default(), Drained::default(), TaskTracker::new());
+        if let Some(exporter) = exporter {
+            tasks.spawn(exporter.run(force.clone()));
+        }
         let mut site = Site {
+            tracer,
             keys: edge::Keys::register(&registry)?,
             quality: Quality::default(),
             decisions: logs.decisions,

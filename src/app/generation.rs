@@ -31,6 +31,7 @@ use crate::request_manager::{RequestManager, ServeLimits};
 use crate::scheduler::{Fleet, Scheduler};
 use crate::telemetry::json_log::JsonLog;
 use crate::telemetry::metrics_book::{Entry, MetricsBook};
+use crate::telemetry::traces::Tracer;
 
 /// Time between two looks whether the last request of a generation is over.
 const RETIRE_LOOK: Duration = Duration::from_millis(100);
@@ -41,6 +42,7 @@ pub(super) struct Site {
     pub(super) keys: Keys,
     pub(super) quality: Quality,
     pub(super) decisions: JsonLog,
+    pub(super) tracer: Tracer,
     pub(super) with_situations: bool,
     pub(super) drained: Drained,
     /// Set once the router is going away.
@@ -107,7 +109,8 @@ impl Generation {
         let (scheduler, clock) = Scheduler::alternating(params, policies, fleet, &registry)?;
         let (power, meters) = PowerProfiler::new(node_power(config), &destinations, &registry)?;
         let world = profilers.world(&pool, &power, &feedback);
-        let manager = RequestManager::new(scheduler.clone(), world, serve_limits(config, site), &registry)?;
+        let manager = RequestManager::new(scheduler.clone(), world, serve_limits(config, site), &registry)?
+            .traced_by(site.tracer.clone());
         let (end, tasks) = (site.force.child_token(), TaskTracker::new());
         feedback::spawn_readers((&tasks, &end), &feedback, site.decisions.clone(), &manager);
         spawn_energy_readers((&tasks, &end), &power, &site.decisions, &scheduler);

@@ -172,6 +172,7 @@ fn needs_restart(was: &Config, next: &Config) -> Vec<&'static str> {
         ("timeouts.write_idle_ms", t.write_idle == u.write_idle),
         ("decision_log", was.decision_log == next.decision_log),
         ("access_log", was.access_log == next.access_log),
+        ("tracing", was.tracing == next.tracing),
     ];
     same.into_iter().filter(|(_, is_same)| !is_same).map(|(key, _)| key).collect()
 }

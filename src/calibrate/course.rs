@@ -101,12 +101,15 @@ impl Course {
         Self::warm_ups().map(|(_, volume)| volume).chain(singles).chain([ladder]).sum()
     }
 
+    /// How long a single request with a prompt of `prompt_tokens` takes at the speeds believed so far.
+    pub(super) fn service(&self, believed: &Throughput, prompt_tokens: u32) -> Seconds {
+        believed.service_time(Tokens(f64::from(prompt_tokens)), Tokens(f64::from(self.completion_tokens)))
+    }
+
     /// About how long it takes at the speeds believed so far.
     #[must_use]
     pub fn duration(&self, believed: &Throughput) -> Seconds {
-        let service = |prompt: u32| {
-            believed.service_time(Tokens(f64::from(prompt)), Tokens(f64::from(self.completion_tokens)))
-        };
+        let service = |prompt: u32| self.service(believed, prompt);
         let singles: Seconds = self
             .prompt_tokens
             .iter()

@@ -11,14 +11,17 @@ use super::sample::{Measured, Rung, Sample};
 use super::server;
 use crate::domain::Destination;
 use crate::endpoint::EndpointPool;
+use crate::units::Seconds;
 
 /// How a measurement is told of as it goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Step {
     /// A request is over, answered or not.
     Request,
     /// So many of the announced requests will not be sent.
     Skipped(u64),
+    /// The first request of each length took so many times as long as believed.
+    Pace(f64),
 }
 
 /// A destination to measure and how.
@@ -104,6 +107,7 @@ impl Run<'_> {
         }
         for repeat in 0..course.repeats {
             let mut refused = None;
+            let (started, mut believed) = (Instant::now(), Seconds::ZERO);
             for length in &lengths {
                 let Some(n_words) = self.sizer.words_for(*length) else { continue };
                 let prompt = self.next_prompt(n_words);
@@ -111,6 +115,7 @@ impl Run<'_> {
                     Ok(sample) => {
                         self.sizer.observe(n_words, sample.prompt_tokens + sample.cached_tokens);
                         measured.singles.push(sample);
+                        believed += course.service(&self.bench.destination.throughput, *length);
                     }
                     Err(MeasureError::Ask(error)) if error.is_about_the_request() => {
                         measured.notes.push(format!("{length} prompt tokens: {error}"));
@@ -119,6 +124,9 @@ impl Run<'_> {
                     }
                     Err(error) => return Err(error),
                 }
+            }
+            if repeat == 0 && refused.is_none() && believed > Seconds::ZERO {
+                (self.bench.on_step)(Step::Pace(started.elapsed().as_secs_f64() / believed.get()));
             }
             if let Some(refused) = refused {
                 let n_before = lengths.len();

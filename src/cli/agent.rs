@@ -11,11 +11,13 @@ use crate::profiler::power::agent::AgentParams;
 use crate::telemetry::logging::{self, LogFormat};
 
 /// What the other end needs.
-const AFTER_HELP: &str = r#"At that node, the router's configuration then has:
+const AFTER_HELP: &str = r#"Example:
+  cema-router agent --listen 0.0.0.0:9101
 
-    power: {source: {scrape: "http://NODE:9101/metrics"}}"#;
+At that node, the router's configuration then has:
+  power: {source: {scrape: "http://NODE:9101/metrics"}}"#;
 
-/// Export power and energy of this node for a router elsewhere.
+/// Export power and energy of this node for a router elsewhere
 ///
 /// Run it on a node that the router cannot measure itself: a Jetson, a box with an NVIDIA board and no exporter, a CPU
 /// server. It reads what is there: NVIDIA boards by NVML, the INA3221 rails of a Jetson (hwmon), the RAPL counters of
@@ -26,7 +28,7 @@ const AFTER_HELP: &str = r#"At that node, the router's configuration then has:
 /// another: the sum over a node is what is measured of it. `/healthz` answers as long as it runs. SIGTERM or Ctrl-C
 /// ends it.
 #[derive(Debug, Args)]
-#[command(after_long_help = AFTER_HELP)]
+#[command(after_help = AFTER_HELP)]
 pub struct AgentArgs {
     /// Address to listen on, such as 0.0.0.0:9101. It is in clear and asks for no key: keep it within the site.
     #[arg(long, value_name = "IP:PORT")]

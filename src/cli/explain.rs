@@ -14,13 +14,20 @@ use crate::decision::explanation::Explanation;
 use crate::decision::log_file::{self, Entry, LogError, RequestRecord};
 use crate::decision::record::PlanRecord;
 
-/// Say why a request went where it went.
+/// How it is used.
+const AFTER_HELP: &str = "\
+Examples (the configuration needs `decision_log`):
+  cema-router explain req_01ab --config config.yaml
+  cema-router explain req_01ab --log decisions.jsonl --json | jq .problem > problem.json";
+
+/// Say why a request went where it went
 ///
 /// The plan that placed it last is read from the decision log and decided again, the search stopped where it was: every
 /// destination with what was predicted of the request there, what its choice would have added to the objective J with all
 /// others as planned, term by term, what excluded the others, what was outstanding where, and what a greedy choice would
 /// have been. `GET /admin/v1/decisions/ID` of a running router says the same of its latest decisions.
 #[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
 pub struct ExplainArgs {
     /// The request: the `x-request-id` of its answer.
     #[arg(value_name = "ID")]

@@ -2,7 +2,9 @@
 
 pub mod agent;
 pub mod check_config;
+pub mod completions;
 pub mod explain;
+pub mod man;
 pub mod profile;
 mod progress;
 pub mod quality;
@@ -15,12 +17,28 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+/// The first steps.
+const AFTER_HELP: &str = "\
+First steps:
+  cema-router check-config config.yaml                 # every fault at once
+  cema-router serve --config config.yaml               # base_url http://LISTEN/v1, model auto
+  cema-router profile throughput --config config.yaml  # measured speeds beat guessed ones
+  cema-router profile quality --config config.yaml --workload gsm8k,mmlu
+
+The least configuration:
+  listen: 127.0.0.1:8080
+  nodes:
+    - endpoints:
+        - {url: \"http://10.0.0.5:8000\", kind: vllm, models: [{name: qwen2.5-7b-instruct}]}
+
+`cema-router COMMAND --help` has examples; every key is in docs/CONFIGURATION.md.";
+
 /// Infrastructure-aware batch router for mixed fleets of LLM endpoints.
 ///
 /// Applications keep their OpenAI SDK and set `base_url` to the router. It gathers concurrent requests and
 /// assigns them together, weighing predicted quality, money, energy and completion time.
 #[derive(Debug, Parser)]
-#[command(name = "cema-router", version, after_help = "Start with `check-config`, then `serve`.")]
+#[command(name = "cema-router", version, after_help = AFTER_HELP)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -28,24 +46,18 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the router.
+    // The documentation of each one's arguments is its help text; one here would take its place.
     Serve(serve::ServeArgs),
-    /// Check a configuration file and report everything wrong with it at once.
     CheckConfig(check_config::CheckConfigArgs),
-    /// Solve a routing problem from a file.
-    Solve(solve::SolveArgs),
-    // Its own documentation is the help text.
-    Simulate(Box<simulate::SimulateArgs>),
-    /// Measure what endpoints can do, for the configuration.
     Profile(profile::ProfileArgs),
-    /// Fill the quality store and show what it holds.
     Quality(quality::QualityArgs),
-    // Its own documentation is the help text.
+    Simulate(Box<simulate::SimulateArgs>),
     Explain(explain::ExplainArgs),
-    // Its own documentation is the help text.
     Replay(Box<replay::ReplayArgs>),
-    // Its own documentation is the help text.
+    Solve(solve::SolveArgs),
     Agent(agent::AgentArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
 
 impl Cli {
@@ -64,6 +76,8 @@ impl Cli {
             Command::Explain(args) => explain::run(args),
             Command::Replay(args) => replay::run(args),
             Command::Agent(args) => agent::run(args),
+            Command::Completions(args) => completions::run(args),
+            Command::Man(args) => man::run(args),
         }
     }
 }

@@ -19,10 +19,18 @@ use httpdate::fmt_http_date;
 
 use crate::cli::progress::Progress;
 
-/// Measure what endpoints can do, for the configuration.
+/// In which order.
+const AFTER_HELP: &str = "\
+Examples:
+  cema-router profile throughput --config config.yaml   # prints the YAML to copy
+  cema-router profile network --config config.yaml
+  cema-router profile quality --config config.yaml --workload gsm8k,mmlu --limit 60";
+
+/// Measure endpoints: their speed, their distance, how good their answers are
 ///
 /// What is not measured is guessed from model sizes and device classes, and the router predicts with it.
 #[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
 pub struct ProfileArgs {
     #[command(subcommand)]
     command: ProfileCommand,

@@ -20,12 +20,20 @@ use crate::cli::progress::Progress;
 use crate::profiler::quality::params::{EmbedderParams, EstimatorMode, OodGate, QualityParams};
 use crate::profiler::quality::store::{LabelledProfile, QualityStore};
 
-/// Fill, judge and inspect the quality store.
+/// The way of a store.
+const AFTER_HELP: &str = "\
+Examples (`profile quality` fills a store from your own endpoints):
+  cema-router quality import --store quality --trace rows.jsonl
+  cema-router quality check --store quality                     # is it any good? what is it bad at?
+  cema-router quality query --store quality \"What is 7 plus 5?\"";
+
+/// Fill, judge and inspect the quality store
 ///
 /// The store holds prompts that were answered by your models and scored. The router predicts how well a
 /// model will answer a new prompt from the most similar prompts in it. It is one directory; back it up by
 /// copying it while nothing writes to it.
 #[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
 pub struct QualityArgs {
     #[command(subcommand)]
     command: QualityCommand,

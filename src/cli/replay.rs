@@ -20,7 +20,14 @@ use crate::domain::Weights;
 use crate::plot::{Bar, Content, Figure, Group, Panel};
 use crate::routing::PolicyKind;
 
-/// Decide logged plans again under another configuration, and say what that would have come to.
+/// How it is used.
+const AFTER_HELP: &str = "\
+Examples (the log must have been written with `decision_log`):
+  cema-router replay --config config.yaml      # the same again: nothing differs
+  cema-router replay --log decisions.jsonl --config new.yaml --policy greedy
+  cema-router replay --config config.yaml --weights energy=.7,quality=.3 --plot charts";
+
+/// Decide logged plans again under another configuration, and say what that would have come to
 ///
 /// Every plan is decided in the situation that was logged, by the policy, weights, models and fleet of the configuration
 /// (`--config`), with `--policy` and `--weights` over it. Destinations that the configuration no longer has are taken
@@ -28,6 +35,7 @@ use crate::routing::PolicyKind;
 /// measured speeds and paths stay as logged. With the configuration that was in force the decisions come out exactly as
 /// logged: searches are stopped where they were.
 #[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
 pub struct ReplayArgs {
     #[command(flatten)]
     log: LogArgs,

@@ -16,11 +16,18 @@ use crate::domain::DestinationOrd;
 use crate::problem_file::{self, ProblemFile};
 use crate::routing::{PolicyKind, PolicyParams, RoutingDecision, for_kind, rng_for};
 
-/// Assigns the requests of a problem file and prints the decision as one line of JSON.
+/// Where problems come from.
+const AFTER_HELP: &str = "\
+Example, the batch of a recent request of a running router:
+  curl -s 127.0.0.1:9090/admin/v1/decisions/REQUEST_ID | jq .problem > problem.json
+  cema-router solve --problem problem.json --policy greedy";
+
+/// Assign the requests of a problem file and print the decision as one line of JSON
 ///
 /// Exits with 1 and the reason if the file is not a valid problem, or if the policy needs something the
 /// problem does not have.
 #[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
 pub struct SolveArgs {
     /// Problem file, cema-problem/1: tables, destinations and an objective
     ///

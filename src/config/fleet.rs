@@ -135,11 +135,12 @@ impl FleetReader {
         let kind = s.require("kind", &kinds).and_then(|field| field.choice(EndpointKind::ALL));
         let api_key = s.get("api_key_env").and_then(|field| field.env()).map(Secret::new);
         let max_inflight = s.get("max_inflight").and_then(|field| field.count(1..=1_000_000));
-        let inject_usage = s.get("inject_usage").and_then(|field| field.flag());
+        let kind_or_any = kind.unwrap_or(EndpointKind::OpenAi);
+        let inject_usage = s.flag("inject_usage", kind_or_any.default_inject_usage());
         let models = s.require("models", ALLOWED_MODELS).map(|field| field.filled_list(ALLOWED_MODELS));
         let models = models.unwrap_or_default();
         self.names.incomplete |= models.is_empty();
-        let server = Server { machine, name, kind: kind.unwrap_or(EndpointKind::OpenAi), max_inflight };
+        let server = Server { machine, name, kind: kind_or_any, max_inflight };
         let (mut inflight_sum, mut slots_max) = (0_u32, 0);
         for item in models {
             let model = item.section(|s| self.read_destination(s, &server)).flatten();
@@ -157,7 +158,6 @@ impl FleetReader {
             let Server { name, kind, .. } = server;
             let node = Arc::clone(&machine.config.name);
             let max_inflight = max_inflight.unwrap_or(inflight_sum);
-            let inject_usage = inject_usage.unwrap_or(kind.default_inject_usage());
             self.fleet.endpoints.push(EndpointConfig {
                 node,
                 name,

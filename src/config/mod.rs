@@ -5,7 +5,7 @@
 //! `tree` (bounded YAML), `reader` (typed cursor that collects faults), then a file per section.
 //!
 //! Required are `listen`, `nodes`, a node's `endpoints`, an endpoint's `url`, `kind` and `models`, and a
-//! model's `name`. The documentation of each type gives key, default and range of the others.
+//! model's `name`. [`reference()`] (docs/CONFIGURATION.md) has every key, made from what the reader asks for (`outline`).
 
 mod address;
 mod auth;
@@ -16,11 +16,15 @@ mod model;
 mod name;
 mod nearest;
 mod node;
+mod outline;
 mod reader;
+mod reference;
+mod report;
 mod routing;
 mod scenario;
 mod secret;
 mod tls;
+mod traces;
 mod tree;
 mod virtual_model;
 
@@ -36,14 +40,17 @@ pub use fault::{ConfigError, Fault};
 pub use fleet::{EndpointConfig, FleetConfig};
 pub use limits::{DecisionLogConfig, Limits, ResponseModel, Timeouts};
 pub use node::{NetworkMeasure, NodeConfig};
+pub use reference::reference;
 pub use routing::{EmbedderConfig, QualityConfig, RoutingConfig, SwitchbackConfig};
 pub use scenario::{Scenario, ShippedTrace, UnirouteErrors};
 pub use secret::{KeyDigest, Secret};
 pub use tls::TlsConfig;
+pub use traces::TracingConfig;
 pub use tree::MAX_FILE_BYTES;
 pub use virtual_model::VirtualModel;
 
-use self::reader::{Field, Report, Section};
+use self::reader::{Field, Section};
+use self::report::Report;
 use crate::planning::params::{WindowClose, WindowParams};
 use crate::profiler::node::{BreakerParams, CoolingParams};
 use crate::telemetry::json_log::JsonLogParams;
@@ -77,6 +84,8 @@ pub struct Config {
     pub decision_log: Option<DecisionLogConfig>,
     /// `access_log`; default none.
     pub access_log: Option<JsonLogParams>,
+    /// `tracing`: traces of requests; default none.
+    pub tracing: Option<TracingConfig>,
     /// `response_model`; default `resolved`.
     pub response_model: ResponseModel,
     /// `window`: how requests are gathered.
@@ -107,11 +116,18 @@ impl Config {
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let env = |name: &str| std::env::var(name).ok();
         let folder = path.parent().unwrap_or(Path::new(""));
-        let invalid = |faults| ConfigError::Invalid { path: path.into(), faults };
-        let bytes = read_bounded(path)?;
-        let text =
-            std::str::from_utf8(&bytes).map_err(|e| invalid(vec![not_utf8(&bytes, e.valid_up_to())]))?;
-        parse_in(folder, text, &env).map_err(invalid)
+        Ok(parse_file(path, Report::new(&env, folder))?.0)
+    }
+
+    /// Reads the file at `path` where its secrets are not: environment variables that are not set and TLS files that
+    /// are not there are no faults, but listed. Nobody can know the keys that stand for such variables.
+    ///
+    /// # Errors
+    /// As those of [`Self::load`], for anything else.
+    pub fn load_without_secrets(path: &Path) -> Result<(Self, Vec<String>), ConfigError> {
+        let env = |name: &str| std::env::var(name).ok();
+        let folder = path.parent().unwrap_or(Path::new(""));
+        parse_file(path, Report::new(&env, folder).without_secrets())
     }
 
     /// Reads a configuration from its text. Relative paths stay relative. `env` looks up the variables that
@@ -120,17 +136,25 @@ impl Config {
     /// # Errors
     /// Everything wrong with the text, in order of lines; never empty.
     pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Self, Vec<Fault>> {
-        parse_in(Path::new(""), text, env)
+        Ok(parse_text(text, Report::new(env, Path::new("")))?.0)
     }
 }
 
-fn parse_in(folder: &Path, text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, Vec<Fault>> {
+fn parse_file(path: &Path, report: Report<'_>) -> Result<(Config, Vec<String>), ConfigError> {
+    let invalid = |faults| ConfigError::Invalid { path: path.into(), faults };
+    let bytes = read_bounded(path)?;
+    let text = std::str::from_utf8(&bytes).map_err(|e| invalid(vec![not_utf8(&bytes, e.valid_up_to())]))?;
+    parse_text(text, report).map_err(invalid)
+}
+
+/// The configuration, and the secrets it lacks where it may.
+fn parse_text(text: &str, report: Report<'_>) -> Result<(Config, Vec<String>), Vec<Fault>> {
     let root = tree::parse(text).map_err(|fault| vec![fault])?;
-    let report = Report::new(env, folder);
     let config = Field::root(&root, &report).section(read_config);
+    let absent_secrets = report.absent_secrets();
     let faults = report.into_faults();
     match config.flatten() {
-        Some(config) if faults.is_empty() => Ok(config),
+        Some(config) if faults.is_empty() => Ok((config, absent_secrets)),
         _ => Err(faults),
     }
 }
@@ -152,6 +176,7 @@ fn read_config(s: &mut Section<'_>) -> Option<Config> {
     let cooling = s.section("cooling", limits::read_cooling);
     let decision_log = s.section("decision_log", limits::read_decision_log);
     let access_log = s.section("access_log", limits::read_log);
+    let tracing = s.get("tracing").and_then(|field| field.section(TracingConfig::read)).flatten();
     let response_model = s.choice("response_model", ResponseModel::ALL, ResponseModel::Resolved);
     let window = s.section("window", routing::read_window);
     let routing = s.section("routing", RoutingConfig::read);
@@ -181,6 +206,7 @@ fn read_config(s: &mut Section<'_>) -> Option<Config> {
         cooling,
         decision_log,
         access_log,
+        tracing,
         response_model,
         window,
         routing,

@@ -4,53 +4,22 @@
 //! reported as unknown; [`Field`] is one value. A reader that meets a fault notes it in the shared
 //! [`Report`] and carries on with the default: a configuration with faults is never handed out.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
 use super::fault::Fault;
 use super::nearest::nearest;
+use super::report::Report;
 use super::tree::{Entry, Node, Value};
 
-/// Most faults kept; a file with more is not a configuration.
-const MAX_FAULTS: usize = 1_000;
 /// Longest piece of a value that a fault repeats, in characters.
 const MAX_SHOWN: usize = 60;
 /// Longest text value, in bytes.
 const MAX_TEXT: usize = 4_096;
-
-/// What all readers of one document share.
-pub(super) struct Report<'a> {
-    faults: RefCell<Vec<Fault>>,
-    /// Looks up an environment variable.
-    pub(super) env: &'a dyn Fn(&str) -> Option<String>,
-    /// Folder that relative paths start from.
-    pub(super) folder: &'a Path,
-}
-
-impl<'a> Report<'a> {
-    pub(super) fn new(env: &'a dyn Fn(&str) -> Option<String>, folder: &'a Path) -> Self {
-        Self { faults: RefCell::new(Vec::new()), env, folder }
-    }
-
-    fn push(&self, fault: Fault) {
-        let mut faults = self.faults.borrow_mut();
-        if faults.len() < MAX_FAULTS {
-            faults.push(fault);
-        }
-    }
-
-    /// Everything noted, in order of lines.
-    pub(super) fn into_faults(self) -> Vec<Fault> {
-        let mut faults = self.faults.into_inner();
-        faults.sort_by_key(|fault| fault.line);
-        faults
-    }
-}
 
 /// A place in the document.
 #[derive(Debug, Clone)]
@@ -85,6 +54,9 @@ impl<'a> Field<'a> {
     /// A name that does not look like one is not repeated: it may be the credential itself.
     pub(super) fn env(&self) -> Option<String> {
         const ALLOWED: &str = "the name of a set environment variable, such as APP1_KEY";
+        if self.is_outlined("variable", ALLOWED) {
+            return None;
+        }
         let name = self.clone().private().text(ALLOWED)?;
         let name_like = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
         if !name.chars().all(name_like) || name.starts_with(|c: char| c.is_ascii_digit()) {
@@ -100,9 +72,26 @@ impl<'a> Field<'a> {
             Some(_) => {
                 self.fault(format!("environment variable {name} holds more than visible ASCII"), ALLOWED)
             }
+            // Keys must differ, so what stands for them does; nobody can send it.
+            None if self.may_lack(format!("environment variable {name} is not set")) => {
+                return Some(format!("{name}:{:032x}", rand::random::<u128>()));
+            }
             None => self.fault(format!("environment variable {name} is not set"), ALLOWED),
         }
         None
+    }
+
+    /// Whether only an outline is wanted: then notes that this value is a `kind`, and that `allowed` may stand there.
+    fn is_outlined(&self, kind: &'static str, allowed: &str) -> bool {
+        if let Some(outline) = &self.report.outline {
+            outline.read_as(&self.spot.path, kind, allowed);
+        }
+        self.report.outline.is_some()
+    }
+
+    /// Whether what this value names may be absent, being a secret; it is noted then.
+    pub(super) fn may_lack(&self, secret: String) -> bool {
+        self.report.may_lack(format!("{}: {secret}", self.spot.path))
     }
 
     /// Notes that this value is wrong.
@@ -118,9 +107,13 @@ impl<'a> Field<'a> {
 
     /// Reads a mapping with `read`, then reports its unknown and duplicate keys.
     pub(super) fn section<T>(&self, read: impl FnOnce(&mut Section<'a>) -> T) -> Option<T> {
-        let Value::Mapping(entries) = &self.node.value else {
-            self.fault("must be a mapping of keys to values", "");
-            return None;
+        let entries = match &self.node.value {
+            _ if self.is_outlined("mapping", "") => [].as_slice(),
+            Value::Mapping(entries) => entries,
+            _ => {
+                self.fault("must be a mapping of keys to values", "");
+                return None;
+            }
         };
         let mut section = Section {
             spot: self.spot.clone(),
@@ -141,6 +134,10 @@ impl<'a> Field<'a> {
 
     /// The items of a list; faults name them by index from 0.
     pub(super) fn items(&self, allowed: &str) -> Vec<Self> {
+        if self.is_outlined("list", allowed) {
+            let spot = Spot { path: format!("{}[]", self.spot.path), line: 0 };
+            return vec![Self { spot, ..self.clone() }];
+        }
         let Value::Sequence(items) = &self.node.value else {
             self.fault("must be a list", allowed);
             return Vec::new();
@@ -192,6 +189,9 @@ impl<'a> Field<'a> {
 
     /// A scalar's text, whatever its type in YAML; not empty and free of control characters.
     pub(super) fn text(&self, allowed: &str) -> Option<&'a str> {
+        if self.is_outlined("text", allowed) {
+            return None;
+        }
         let text = match &self.node.value {
             Value::Scalar { text, .. } if !self.node.is_null() => text.as_str(),
             _ => {
@@ -213,6 +213,9 @@ impl<'a> Field<'a> {
     /// A finite number within `range`; `or_else` names what else may stand there, such as `auto or `.
     pub(super) fn float(&self, range: &RangeInclusive<f64>, or_else: &str) -> Option<f64> {
         let allowed = format!("{or_else}{} to {}", range.start(), range.end());
+        if self.is_outlined("number", &allowed) {
+            return None;
+        }
         // The parser of the standard library also takes `inf` and `nan`.
         let number = self.plain().and_then(|text| text.parse::<f64>().ok()).filter(|n| n.is_finite());
         match number {
@@ -226,6 +229,9 @@ impl<'a> Field<'a> {
     /// A whole number within `range`; `1000.0` and `1e3` are the whole number 1000.
     pub(super) fn whole(&self, range: &RangeInclusive<u64>) -> Option<u64> {
         let allowed = format!("whole numbers from {} to {}", range.start(), range.end());
+        if self.is_outlined("whole number", &allowed) {
+            return None;
+        }
         let text = self.plain().unwrap_or_default();
         let number = text.parse::<u64>().ok().or_else(|| whole_from_float(text));
         match number {
@@ -248,11 +254,17 @@ impl<'a> Field<'a> {
 
     /// A path; a relative one starts at the folder of the configuration.
     pub(super) fn path(&self, allowed: &str) -> Option<PathBuf> {
+        if self.is_outlined("path", allowed) {
+            return None;
+        }
         self.text(allowed).map(|text| self.report.folder.join(text))
     }
 
     /// `true` or `false`.
     pub(super) fn flag(&self) -> Option<bool> {
+        if self.is_outlined("flag", "true, false") {
+            return None;
+        }
         match self.plain() {
             Some("true" | "True" | "TRUE") => Some(true),
             Some("false" | "False" | "FALSE") => Some(false),
@@ -267,8 +279,13 @@ impl<'a> Field<'a> {
     pub(super) fn choice<T: Copy + Display>(&self, all: &[T]) -> Option<T> {
         let names: Vec<String> = all.iter().map(T::to_string).collect();
         let allowed = names.join(", ");
+        let named =
+            |text: &str| all.iter().zip(&names).find(|(_, name)| *name == text).map(|(choice, _)| *choice);
+        if self.is_outlined("choice", &allowed) {
+            return self.report.outline.as_ref()?.assumed(&self.spot.path).and_then(named);
+        }
         let text = self.text(&allowed)?;
-        let chosen = all.iter().zip(&names).find(|(_, name)| *name == text).map(|(choice, _)| *choice);
+        let chosen = named(text);
         if chosen.is_none() {
             self.fault(not_one_of("choice", text, names.iter().map(String::as_str)), &allowed);
         }
@@ -302,6 +319,11 @@ impl<'a> Section<'a> {
     /// The value of `key`, if it is there and not null.
     pub(super) fn get(&mut self, key: &'static str) -> Option<Field<'a>> {
         self.known.push(key);
+        if let Some(outline) = &self.report.outline {
+            let spot = Spot { path: joined(&self.spot.path, key), line: 0 };
+            outline.asked(&spot.path);
+            return Some(Field { spot, node: &outline.anything, report: self.report, private: self.private });
+        }
         let entry = self.entries.iter().find(|entry| entry.key == key && !entry.node.is_null())?;
         let spot = Spot { path: joined(&self.spot.path, key), line: entry.line };
         Some(Field { spot, node: &entry.node, report: self.report, private: self.private })
@@ -310,6 +332,7 @@ impl<'a> Section<'a> {
     /// The value of `key`, which must be there.
     pub(super) fn require(&mut self, key: &'static str, allowed: &str) -> Option<Field<'a>> {
         let field = self.get(key);
+        self.defaults_to(key, &"required");
         if field.is_none() {
             self.fault(key, "required and missing", allowed);
         }
@@ -345,7 +368,7 @@ impl<'a> Section<'a> {
 
     /// Faults noted so far, so that what depends on several values is judged only where none of them is faulty.
     pub(super) fn fault_count(&self) -> usize {
-        self.report.faults.borrow().len()
+        self.report.fault_count()
     }
 
     /// Whether `key` stands in the file, even as null.
@@ -353,19 +376,38 @@ impl<'a> Section<'a> {
         self.entries.iter().any(|entry| entry.key == key)
     }
 
+    /// What `read` makes of the value of `key`, or `default` where it is absent.
+    fn defaulted<T: Display>(
+        &mut self,
+        key: &'static str,
+        default: T,
+        read: impl FnOnce(Field<'a>) -> Option<T>,
+    ) -> T {
+        let given = self.get(key).and_then(read);
+        self.defaults_to(key, &default);
+        given.unwrap_or(default)
+    }
+
+    /// Notes what counts where `key` is absent, if that is wanted.
+    fn defaults_to(&self, key: &str, default: &dyn Display) {
+        if let Some(outline) = &self.report.outline {
+            outline.defaults_to(&joined(&self.spot.path, key), default);
+        }
+    }
+
     /// A number, or `default` where the key is absent.
     pub(super) fn float(&mut self, key: &'static str, range: RangeInclusive<f64>, default: f64) -> f64 {
-        self.get(key).and_then(|field| field.float(&range, "")).unwrap_or(default)
+        self.defaulted(key, default, |field| field.float(&range, ""))
     }
 
     /// A whole number, or `default` where the key is absent.
     pub(super) fn whole(&mut self, key: &'static str, range: RangeInclusive<u64>, default: u64) -> u64 {
-        self.get(key).and_then(|field| field.whole(&range)).unwrap_or(default)
+        self.defaulted(key, default, |field| field.whole(&range))
     }
 
     /// A count that fits memory, or `default` where the key is absent.
     pub(super) fn count(&mut self, key: &'static str, range: RangeInclusive<u32>, default: u32) -> u32 {
-        self.get(key).and_then(|field| field.count(range)).unwrap_or(default)
+        self.defaulted(key, default, |field| field.count(range))
     }
 
     /// A span given in milliseconds, or `default_ms` where the key is absent.
@@ -376,17 +418,18 @@ impl<'a> Section<'a> {
     /// A path, or `default` where the key is absent; a relative one starts at the folder of the configuration.
     pub(super) fn path(&mut self, key: &'static str, default: &str) -> PathBuf {
         let given = self.get(key).and_then(|field| field.path("a path"));
+        self.defaults_to(key, &default);
         given.unwrap_or_else(|| self.report.folder.join(default))
     }
 
     /// `true` or `false`, or `default` where the key is absent.
     pub(super) fn flag(&mut self, key: &'static str, default: bool) -> bool {
-        self.get(key).and_then(|field| field.flag()).unwrap_or(default)
+        self.defaulted(key, default, |field| field.flag())
     }
 
     /// One of `all`, or `default` where the key is absent.
     pub(super) fn choice<T: Copy + Display>(&mut self, key: &'static str, all: &[T], default: T) -> T {
-        self.get(key).and_then(|field| field.choice(all)).unwrap_or(default)
+        self.defaulted(key, default, |field| field.choice(all))
     }
 
     /// Reports keys nobody asked for and keys given twice.

@@ -1,5 +1,6 @@
 //! TLS of the main listener (`tls`).
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -77,6 +78,12 @@ fn read_file<T>(
     let path = field.path(allowed)?;
     match read(&path) {
         Ok(read) => Some((path, read)),
+        Err(PemError::Io(error))
+            if error.kind() == ErrorKind::NotFound
+                && field.may_lack(format!("{} is not there", path.display())) =>
+        {
+            None
+        }
         Err(error) => {
             let problem = match error {
                 PemError::Io(error) => format!("cannot read {}: {error}", path.display()),

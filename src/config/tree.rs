@@ -24,7 +24,7 @@ pub(super) struct Node {
     pub(super) line: usize,
     pub(super) value: Value,
     /// Nodes in this subtree with aliases expanded, itself included.
-    size: usize,
+    pub(super) size: usize,
 }
 
 /// The three shapes of YAML.

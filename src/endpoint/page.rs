@@ -1,12 +1,12 @@
-//! Small pages of servers that are no endpoints, such as metrics exporters.
+//! Small pages of servers that are no endpoints, such as metrics exporters, and what such servers are told.
 
 use std::error::Error;
 use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -26,7 +26,7 @@ const IDLE_LIMIT: Duration = Duration::from_secs(10);
 /// Gets pages; connections are kept for the next one. Clones share them.
 #[derive(Debug, Clone)]
 pub struct PageClient {
-    client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
 /// Why there is no page.
@@ -35,7 +35,7 @@ pub enum PageError {
     /// No connection, or it broke.
     #[error("cannot be reached: {}", innermost(.0))]
     Unreachable(#[source] hyper_util::client::legacy::Error),
-    /// An answer other than 200.
+    /// An answer with another status than a good one.
     #[error("answers with status {0}")]
     Status(StatusCode),
     /// The body broke off or is too long.
@@ -74,8 +74,28 @@ impl PageClient {
         timeout(limit, self.get_unhurried(page)).await.unwrap_or(Err(PageError::Timeout(limit)))
     }
 
+    /// Posts a JSON document to `page`.
+    ///
+    /// # Errors
+    /// No answer of success within `limit`.
+    pub async fn post_json(&self, page: &Uri, body: String, limit: Duration) -> Result<(), PageError> {
+        timeout(limit, self.post_unhurried(page, body)).await.unwrap_or(Err(PageError::Timeout(limit)))
+    }
+
+    async fn post_unhurried(&self, page: &Uri, body: String) -> Result<(), PageError> {
+        let mut request = Request::new(Full::from(body));
+        (*request.method_mut(), *request.uri_mut()) = (Method::POST, page.clone());
+        request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let response = self.client.request(request).await.map_err(PageError::Unreachable)?;
+        let status = response.status();
+        // The connection can be used again once the answer is read.
+        let body = Limited::new(response.into_body(), PAGE_BYTES_MAX).collect().await;
+        body.map_err(PageError::Body)?;
+        if status.is_success() { Ok(()) } else { Err(PageError::Status(status)) }
+    }
+
     async fn get_unhurried(&self, page: &Uri) -> Result<Bytes, PageError> {
-        let mut request = Request::new(Empty::new());
+        let mut request = Request::new(Full::default());
         *request.uri_mut() = page.clone();
         request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("text/plain, */*;q=0.5"));
         let response = self.client.request(request).await.map_err(PageError::Unreachable)?;

@@ -122,10 +122,11 @@ async fn admit(
         prefixes,
         kind,
         stream: request.stream,
-        headers: sent,
         echo_model: api.params.echo_model.then(|| Arc::from(model.as_str())),
         owner: checked.grant.name().cloned(),
+        trace: api.params.manager.trace(kind, &model, &sent),
         client: checked.client,
+        headers: sent,
         // The body as received but for the value of `model`. It has its room as long as it may be sent again.
         body_for: Box::new(move |upstream_model| {
             let _room = &room;

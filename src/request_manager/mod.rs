@@ -8,12 +8,14 @@ pub mod admission;
 mod answer_head;
 mod attempt;
 mod download;
+mod error;
 mod failure;
 pub mod key_budget;
 mod metrics;
 mod pulse;
 mod record;
 mod relay;
+mod traced;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -43,6 +45,7 @@ use crate::profiler::quality::feedback::{AnsweredRequest, Feedback, Given, KeptP
 use crate::profiler::speed::SpeedProfiler;
 use crate::scheduler::switchback::Switchback;
 use crate::scheduler::{NoDestination, PlaceError, Placement, Scheduler};
+use crate::telemetry::traces::Tracer;
 use crate::units::Seconds;
 
 use attempt::{Answer, Attempt, UsageInjection};
@@ -55,9 +58,11 @@ use relay::Books;
 
 pub use answer_head::PassedHead;
 pub(crate) use answer_head::names_event_stream;
+pub use error::ServeError;
 pub use failure::{ComeBack, FailureKind};
 pub use pulse::Pulse;
 pub use relay::RelayBody;
+pub use traced::Traced;
 
 /// One admitted request with what it takes to send it.
 pub struct Call {
@@ -79,6 +84,8 @@ pub struct Call {
     pub client: Option<KeyUse>,
     /// Name of that key.
     pub owner: Option<Arc<str>>,
+    /// Its trace.
+    pub trace: Traced,
     /// The body with the model called by the name an endpoint knows it by.
     pub body_for: Box<dyn Fn(&str) -> Bytes + Send + Sync>,
 }
@@ -131,37 +138,6 @@ struct Answered {
     under_way: UnderWay,
 }
 
-/// Why a request was not answered by an endpoint.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// It got no destination.
-    #[error("{error}")]
-    Unplaced {
-        /// Why.
-        error: PlaceError,
-        /// When it may come again, where its endpoints just want to be left alone.
-        come_back: Option<ComeBack>,
-    },
-    /// Its destinations failed it; the last failure.
-    #[error("{} destination(s) failed, the last one: {kind}", routing.attempts)]
-    Failed {
-        /// How it was routed last.
-        routing: Box<Routing>,
-        /// What went wrong.
-        kind: FailureKind,
-    },
-}
-
-impl ServeError {
-    /// Whether it says something of the router, its policy or its fleet, rather than of the request.
-    fn is_a_failure(&self) -> bool {
-        match self {
-            Self::Unplaced { error, .. } => error.is_a_failure(),
-            Self::Failed { kind, .. } => kind.is_a_failure(),
-        }
-    }
-}
-
 /// The request manager. Clones share its parts.
 #[derive(Clone)]
 pub struct RequestManager {
@@ -170,6 +146,7 @@ pub struct RequestManager {
     usage: UsageInjection,
     limits: ServeLimits,
     metrics: Arc<RequestMetrics>,
+    tracer: Tracer,
 }
 
 /// What bounds the work for requests.
@@ -215,7 +192,20 @@ impl RequestManager {
     ) -> prometheus::Result<Self> {
         let metrics = Arc::new(RequestMetrics::register(registry, scheduler.destinations())?);
         let usage = UsageInjection::new(&world.pool);
-        Ok(Self { scheduler, world: Arc::new(world), usage, limits, metrics })
+        let tracer = Tracer::default();
+        Ok(Self { scheduler, world: Arc::new(world), usage, limits, metrics, tracer })
+    }
+
+    /// The manager, with requests traced by `tracer`.
+    #[must_use]
+    pub fn traced_by(self, tracer: Tracer) -> Self {
+        Self { tracer, ..self }
+    }
+
+    /// The trace of a request for `model`, as its client names it, that goes on with these headers.
+    #[must_use]
+    pub fn trace(&self, kind: ApiCall, model: &str, headers: &[(HeaderName, HeaderValue)]) -> Traced {
+        Traced::begin(&self.tracer, (kind, model), headers)
     }
 
     /// A manager that goes on with another handle to the same scheduler and other limits.
@@ -271,6 +261,7 @@ impl RequestManager {
             call.stream,
         );
         record.set_client(call.client.take());
+        record.trace = std::mem::take(&mut call.trace);
         record.set_prefixes(std::mem::take(&mut call.prefixes));
         record.set_trial(self.scheduler.begin_trial(&call.request));
         let text = std::mem::replace(&mut call.text, "".into());
@@ -279,7 +270,7 @@ impl RequestManager {
         let prompt = is_kept.then(|| KeptPrompt::of(&text));
         let served = {
             // In its place: too large to be moved about.
-            let mut sending = pin!(self.place_and_send(&call, text, &mut record));
+            let mut sending = pin!(self.place_and_send(&mut call, text, &mut record));
             tokio::select! {
                 biased;
                 served = &mut sending => served,
@@ -334,7 +325,7 @@ impl RequestManager {
 
     async fn place_and_send(
         &self,
-        call: &Call,
+        call: &mut Call,
         text: Arc<str>,
         record: &mut Record,
     ) -> Result<Answered, ServeError> {
@@ -350,10 +341,11 @@ impl RequestManager {
                 Ok(under_way) => {
                     let now = Instant::now();
                     record.place(now, &placement, self.scheduler.destinations(), &self.world);
+                    record.begin_call(&placement, call, &self.world);
                     match self.attempt(now, call, &placement, under_way).await {
                         Ok((answer, under_way)) => return Ok(Answered { placement, answer, under_way }),
                         Err(failure) => {
-                            record.attempt_over();
+                            record.attempt_over(failure.reason());
                             self.note_failed(call, &placement, record.attempts(), &failure);
                             let routing = Box::new(self.routing(&placement, record.attempts()));
                             let may_go_on =

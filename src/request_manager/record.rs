@@ -8,9 +8,10 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::World;
 use super::key_budget::KeyUse;
 use super::metrics::RequestMetrics;
+use super::traced::Traced;
+use super::{Call, World};
 use crate::domain::{Destination, DestinationOrd, PrefixChain, RequestEstimate, RoutingRequest, Work};
 use crate::endpoint::answer::Accounts;
 use crate::profiler::power::{EnergyShare, ExpectedWork};
@@ -105,6 +106,8 @@ pub(super) struct Record {
     prompt_sha256: Option<String>,
     /// What feedback finds of it.
     answered_request: Option<Arc<AnsweredRequest>>,
+    /// Its trace.
+    pub(super) trace: Traced,
 }
 
 impl Record {
@@ -136,6 +139,7 @@ impl Record {
             trial: None,
             prompt_sha256: None,
             answered_request: None,
+            trace: Traced::default(),
         }
     }
 
@@ -243,9 +247,18 @@ impl Record {
         });
     }
 
+    /// The request is about to be sent where it was placed; its trace says so, to the endpoint as well.
+    pub(super) fn begin_call(&mut self, placement: &Placement, call: &mut Call, world: &World) {
+        if let (true, Some(dispatch)) = (self.trace.is_on(), &self.dispatch) {
+            let provider = world.pool.spec(dispatch.destination().endpoint).kind.as_str();
+            call.headers = self.trace.placed(placement, (dispatch, provider), &call.headers);
+        }
+    }
+
     /// The endpoint failed the request before any of its answer was with the client; what it drew it has drawn.
-    pub(super) fn attempt_over(&mut self) {
+    pub(super) fn attempt_over(&mut self, reason: &'static str) {
         self.energy = None;
+        self.trace.attempt_failed(reason);
     }
 
     /// The endpoint failed a stream that was with the client already.
@@ -326,6 +339,7 @@ impl Record {
             completion: self.completion,
         };
         self.metrics.finished(&finished);
+        self.trace.end(now, (&self.request.id, self.attempts), &finished);
         if self.log.is_on() {
             let mut line = RequestLine::new(&self.request.id, self.attempts, &finished);
             line.prompt_sha256 = self.prompt_sha256.take();

@@ -29,6 +29,7 @@ pub(super) struct Sent {
     pub(super) plan: u64,
     pub(super) policy: &'static str,
     pub(super) waited: Seconds,
+    pub(super) held: Seconds,
     pub(super) batch_size: usize,
     pub(super) greedy_left: Option<Seconds>,
 }
@@ -323,7 +324,8 @@ impl State {
                 Action::Send { planned, plan, waited, gathered, held, batch_size, greedy_left } => {
                     self.metrics.sent(gathered, held);
                     let ticket = planned.ticket;
-                    self.settle(ticket, Ok(Sent { planned, plan, policy, waited, batch_size, greedy_left }));
+                    let sent = Sent { planned, plan, policy, waited, held, batch_size, greedy_left };
+                    self.settle(ticket, Ok(sent));
                 }
                 Action::Reject { ticket, reason } => self.settle(ticket, Err(reason)),
             }

@@ -101,6 +101,8 @@ pub struct Placement {
     pub policy: &'static str,
     /// Time from arrival to departure.
     pub waited: Seconds,
+    /// Of that, after its first plan, because the places it was planned to were taken.
+    pub held: Seconds,
     /// Requests planned together.
     pub batch_size: usize,
     /// When a greedy choice at its first plan would have had it done, from now; known with time term `sum`.
@@ -359,9 +361,9 @@ impl Scheduler {
     }
 
     fn placement(&self, placed: Placed, lease: Lease) -> Result<Placement, PlaceError> {
-        let Sent { planned, plan, policy, waited, batch_size, greedy_left } = placed?;
+        let Sent { planned, plan, policy, waited, held, batch_size, greedy_left } = placed?;
         self.quality.record_source(planned.source);
-        Ok(Placement { planned, plan, policy, waited, batch_size, greedy_left, lease })
+        Ok(Placement { planned, plan, policy, waited, held, batch_size, greedy_left, lease })
     }
 
     /// The prior prediction, and a better one under way where it is worth having.

@@ -1040,6 +1040,52 @@ mod files {
         assert_eq!(lines[2..], [format!("{file}: 2 faults")]);
     }
 
+    const WITH_SECRETS: &str = "\
+listen: 0.0.0.0:8443
+tls: {cert: nowhere.pem, key: nowhere-key.pem}
+auth: {keys: [{name: a, key_env: CEMA_TEST_UNSET_A}, {name: b, key_env: CEMA_TEST_UNSET_B}]}
+nodes: [{endpoints: [{url: \"http://a\", kind: vllm, api_key_env: CEMA_TEST_UNSET_A, models: [{name: m}]}]}]
+";
+
+    #[test]
+    fn without_secrets_those_that_are_absent_are_told_of_and_no_faults() {
+        let (folder, path) = saved(WITH_SECRETS.as_bytes());
+        let Err(ConfigError::Invalid { faults, .. }) = Config::load(&path) else { panic!("accepted") };
+        assert_eq!(faults.len(), 5, "{faults:#?}");
+        let output = Command::new(env!("CARGO_BIN_EXE_cema-router"))
+            .args(["check-config", "--without-secrets"])
+            .arg(&path)
+            .output()
+            .unwrap();
+        let out = String::from_utf8(output.stdout).unwrap();
+        let lines: Vec<_> = out.lines().collect();
+        let (file, folder) = (path.display(), folder.path().display());
+        assert_eq!(output.status.code(), Some(0), "{out}");
+        assert_eq!(lines.len(), 6, "{out}");
+        assert_eq!(lines[0], format!("{file}: not checked: tls.cert: {folder}/nowhere.pem is not there"));
+        assert_eq!(
+            lines[3],
+            format!(
+                "{file}: not checked: auth.keys[0].key_env: environment variable CEMA_TEST_UNSET_A is not set"
+            )
+        );
+        assert!(
+            lines[5].starts_with(&format!("{file}: ok, 1 node")) && lines[5].contains("2 API keys"),
+            "{out}"
+        );
+    }
+
+    #[test]
+    fn without_secrets_everything_else_is_a_fault_still() {
+        let text = WITH_SECRETS.replace("name: b", "nam: b") + "window: {max_ms: 5000}\n";
+        let (_folder, path) = saved(text.as_bytes());
+        let Err(ConfigError::Invalid { faults, .. }) = Config::load_without_secrets(&path) else {
+            panic!("accepted")
+        };
+        let paths: Vec<_> = faults.iter().map(|fault| fault.path.as_str()).collect();
+        assert_eq!(paths, ["auth.keys[1].name", "auth.keys[1].nam", "window.max_ms"], "{faults:#?}");
+    }
+
     #[test]
     fn check_config_says_in_one_line_what_it_cannot_read() {
         let (folder, path) = saved(b"");

@@ -48,6 +48,7 @@ mod real_operations;
 mod reload;
 mod streaming;
 mod switchback;
+mod traces;
 mod usage;
 mod window;
 mod wire;

@@ -338,6 +338,32 @@ async fn the_agent_exports_what_its_node_can_measure() {
 }
 
 #[tokio::test]
+async fn an_agent_with_nothing_to_measure_warns_and_says_what_to_do() {
+    let nowhere = tempfile::tempdir().unwrap();
+    let path = |name: &str| nowhere.path().join(name).display().to_string();
+    let (hwmon, powercap, nvml) = (path("hwmon"), path("powercap"), path("libnvidia-ml.so.1"));
+    let mut agent = Process::start(&[
+        "agent",
+        "--listen",
+        "127.0.0.1:0",
+        "--log",
+        "warn",
+        "--hwmon-root",
+        &hwmon,
+        "--powercap-root",
+        &powercap,
+        "--nvml-library",
+        &nvml,
+    ]);
+    let line = agent.next_logged("a warning").await;
+    let message = line["message"].as_str().unwrap();
+    assert!(message.starts_with("nothing to measure on this node"), "{message}");
+    assert!(message.contains("run it as root"), "{message}");
+    agent.signal("TERM").await;
+    assert!(agent.ended().await.success());
+}
+
+#[tokio::test]
 async fn a_router_takes_the_power_of_a_node_from_its_agent() {
     let root = tempfile::tempdir().unwrap();
     jetson(root.path());

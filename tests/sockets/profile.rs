@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -61,20 +62,30 @@ pub(crate) fn config_of(kind: &str, nodes: &[(&str, String)], model: &str) -> St
 
 /// Measures the only destination of `config` in virtual time; also the steps told, answered and skipped.
 async fn measured(config: &str, course: &Course) -> (Measured, [u64; 2]) {
+    let (measured, steps, _) = measured_at_pace(config, course).await;
+    (measured, steps)
+}
+
+/// And the pace that was told, if it was.
+async fn measured_at_pace(config: &str, course: &Course) -> (Measured, [u64; 2], Option<f64>) {
     let config = Config::parse(config, &|_| None).unwrap();
     let specs = config.fleet.endpoints.iter().map(|endpoint| endpoint_spec(endpoint).unwrap()).collect();
     let pool = EndpointPool::new(specs, timeouts(&config)).unwrap();
     let steps = [AtomicU64::new(0), AtomicU64::new(0)];
+    let paces = Mutex::new(Vec::new());
     let on_step = |step| match step {
         Step::Request => _ = steps[0].fetch_add(1, Ordering::Relaxed),
         Step::Skipped(n) => _ = steps[1].fetch_add(n, Ordering::Relaxed),
+        Step::Pace(pace) => paces.lock().unwrap().push(pace),
     };
     let destination = &config.fleet.destinations[0];
     let bench = Bench { pool: &pool, destination, course, on_step: &on_step };
     let mut measured = Measured::default();
     in_virtual_time(measure(&bench, &mut measured)).await;
     let steps = steps.map(AtomicU64::into_inner);
-    (measured, steps)
+    let paces = paces.into_inner().unwrap();
+    assert!(paces.len() <= 1, "{paces:?}");
+    (measured, steps, paces.first().copied())
 }
 
 fn course() -> Course {
@@ -98,6 +109,17 @@ const SLOW: Speed = Speed {
 
 fn near(value: f64, wanted: f64) -> bool {
     (value / wanted - 1.0).abs() < 0.01
+}
+
+/// Default speeds of an edge node, 2,375 and 37.5 tokens a second, say 448 / 2375 + 33 / 37.5 = 1.07 s for the first
+/// request of each length; it takes up to 3 × 0.05 + 4.48 + 3 × 0.55 = 6.28 s.
+#[tokio::test]
+async fn how_far_off_the_announced_time_is_shows_in_the_first_answers() {
+    let engine = Engine::start(SLOW, true).await;
+    let config = config_of("llamacpp", &[("n", engine.url())], "name: m");
+    let (measured, _, pace) = measured_at_pace(&config, &course()).await;
+    assert_eq!(measured.failure, None);
+    assert!(pace.is_some_and(|pace| (5.2..=5.95).contains(&pace)), "{pace:?}");
 }
 
 #[tokio::test]

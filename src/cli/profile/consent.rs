@@ -15,6 +15,8 @@ pub(super) struct Announcement<'a> {
     pub(super) volume: Volume,
     pub(super) cost: Usd,
     pub(super) duration: Seconds,
+    /// Whether that rests on configured speeds, and not on what is assumed of a model of its size.
+    pub(super) are_speeds_given: bool,
 }
 
 /// Says what will be sent and has it agreed to, unless it is agreed already.
@@ -58,7 +60,15 @@ fn announced(announcements: &[Announcement<'_>], is_together: bool) -> String {
     if announcements.len() > 1 {
         lines.push(format!("  together: {}, {order}", amount(&total, cost, duration)));
     }
-    lines.push("Times are guesses from the configured speeds. Each endpoint is busy meanwhile.".to_owned());
+    let guessed: Vec<_> =
+        announcements.iter().filter(|a| !a.are_speeds_given).map(|a| a.destination).collect();
+    lines.push("Times follow from the configured speeds. Each endpoint is busy meanwhile.".to_owned());
+    if !guessed.is_empty() {
+        lines.push(format!(
+            "No speeds are configured for {}: its time is a guess from the size of the model and can be far off.",
+            guessed.join(", ")
+        ));
+    }
     lines.join("\n")
 }
 
@@ -73,7 +83,8 @@ fn amount(volume: &Volume, cost: Usd, duration: Seconds) -> String {
     )
 }
 
-fn rounded(duration: Seconds) -> String {
+/// A duration for people.
+pub(super) fn rounded(duration: Seconds) -> String {
     let s = duration.get();
     if s < 90.0 { format!("{s:.0} s") } else { format!("{:.0} min", s / 60.0) }
 }
@@ -89,6 +100,7 @@ mod tests {
             volume: Volume { requests: 10, prompt_tokens: 900, completion_tokens: 320 },
             cost: Usd(usd),
             duration: Seconds(80.0),
+            are_speeds_given: destination == "a/m",
         };
         let text = announced(&[one("a/m", 0.0), one("b/m", 0.012)], false);
         assert!(
@@ -101,6 +113,8 @@ mod tests {
         assert!(text.contains(
             "together: 20 requests, 1800 prompt and 640 completion tokens, about 3 min, 0.0120 USD, one"
         ));
+        assert!(text.contains("No speeds are configured for b/m: its time is a guess"), "{text}");
+        assert!(!announced(&[one("a/m", 0.0)], true).contains("No speeds"), "{text}");
         assert!(
             announced(&[one("a/m", 0.0), one("b/m", 0.0)], true)
                 .contains("about 80 s, all destinations at once")

@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use tokio::sync::mpsc;
 
 use super::consent::{self, Announcement};
-use super::throughput::{chosen, pool};
+use super::throughput::{are_speeds_given, chosen, pool};
 use super::{Outcome as Ended, print};
 use crate::calibrate::quality::{Judge, Outcome, Question, Run, Seat, ShippedWorkload, Workload};
 use crate::calibrate::{Volume, server};
@@ -147,7 +147,7 @@ pub(super) async fn run(args: &QualityArgs) -> anyhow::Result<ExitCode> {
             .say(&format!("{n_known} answers are in {} already and not asked for again", folder.display()));
     }
     if !tasks.is_empty() {
-        consent::obtain(&announcements(&tasks, judge), (true, args.yes), &progress)?;
+        consent::obtain(&announcements(&config, &tasks, judge), (true, args.yes), &progress)?;
     }
     let judge = judge.map(|destination| Judge { pool: &pool, destination });
     let (records, inbox) = mpsc::channel(QUEUE_MAX);
@@ -278,7 +278,11 @@ fn tasks<'a>(
 }
 
 /// What is sent where. Destinations of one model share its questions; the dearest price is announced.
-fn announcements<'a>(tasks: &[Task<'a>], judge: Option<&'a Destination>) -> Vec<Announcement<'a>> {
+fn announcements<'a>(
+    config: &Config,
+    tasks: &[Task<'a>],
+    judge: Option<&'a Destination>,
+) -> Vec<Announcement<'a>> {
     let announce = |task: &Task<'a>| {
         let volume: Volume = task.questions.iter().map(|question| question.volume()).sum();
         let costs = task.seats.iter().map(|seat| volume.cost(&seat.destination.price));
@@ -293,6 +297,7 @@ fn announcements<'a>(tasks: &[Task<'a>], judge: Option<&'a Destination>) -> Vec<
             volume,
             cost: costs.reduce(|a, b| if a > b { a } else { b }).unwrap_or_default(),
             duration: Seconds(1.0 / speeds.sum::<f64>().max(1e-9)),
+            are_speeds_given: task.seats.iter().all(|seat| are_speeds_given(config, seat.destination)),
         }
     };
     let mut announcements: Vec<_> = tasks.iter().map(announce).collect();
@@ -305,7 +310,13 @@ fn announcements<'a>(tasks: &[Task<'a>], judge: Option<&'a Destination>) -> Vec<
         let alone = believed.service_time(tokens(volume.prompt_tokens), tokens(volume.completion_tokens));
         let duration = Seconds(alone.get() / believed.batch_speedup.max(1.0));
         let destination = judge.id.as_str();
-        announcements.push(Announcement { destination, volume, cost: volume.cost(&judge.price), duration });
+        announcements.push(Announcement {
+            destination,
+            volume,
+            cost: volume.cost(&judge.price),
+            duration,
+            are_speeds_given: are_speeds_given(config, judge),
+        });
     }
     announcements
 }

@@ -19,9 +19,13 @@ use crate::cli::progress::Progress;
 use crate::config::Config;
 use crate::domain::{Capabilities, Destination};
 use crate::endpoint::EndpointPool;
+use crate::units::Seconds;
 
 /// Highest concurrency of a ladder where it is not given.
 const MAX_CONCURRENCY_DEFAULT: u32 = 256;
+
+/// By how many times a duration may differ from the one announced without a word.
+const TOLERATED: f64 = 1.5;
 
 /// Time for a first token; a server may have to load the model first.
 const FIRST_TOKEN_MIN: Duration = Duration::from_mins(10);
@@ -109,7 +113,7 @@ pub(super) async fn run(args: &ThroughputArgs) -> anyhow::Result<ExitCode> {
     if tasks.is_empty() {
         bail!("there is no destination to measure");
     }
-    consent::obtain(&announcements(&tasks), (args.together, args.yes), &progress)?;
+    consent::obtain(&announcements(&config, &tasks), (args.together, args.yes), &progress)?;
 
     let mut measured = vec![Measured::default(); tasks.len()];
     let was_interrupted = tokio::select! {
@@ -151,6 +155,12 @@ pub(super) fn chosen<'a>(config: &'a Config, wanted: &[String]) -> anyhow::Resul
     }
     let is_wanted = |d: &&Destination| wanted.is_empty() || wanted.iter().any(|id| d.id.as_str() == id);
     Ok(destinations.iter().filter(is_wanted).collect())
+}
+
+/// Whether the configuration says how fast `destination` is.
+pub(super) fn are_speeds_given(config: &Config, destination: &Destination) -> bool {
+    let mut known = config.fleet.destinations.iter().zip(&config.fleet.given);
+    known.any(|(d, given)| d.id == destination.id && given.prefill && given.decode)
 }
 
 /// What is measured at `destination`; lengths beyond its context are left out.
@@ -196,7 +206,7 @@ async fn task<'a>(
     Ok(Task { destination, course })
 }
 
-fn announcements<'a>(tasks: &'a [Task<'a>]) -> Vec<Announcement<'a>> {
+fn announcements<'a>(config: &Config, tasks: &'a [Task<'a>]) -> Vec<Announcement<'a>> {
     let announce = |task: &'a Task<'a>| {
         let volume = task.course.volume();
         Announcement {
@@ -204,6 +214,7 @@ fn announcements<'a>(tasks: &'a [Task<'a>]) -> Vec<Announcement<'a>> {
             volume,
             cost: volume.cost(&task.destination.price),
             duration: task.course.duration(&task.destination.throughput),
+            are_speeds_given: are_speeds_given(config, task.destination),
         }
     };
     tasks.iter().map(announce).collect()
@@ -222,6 +233,12 @@ async fn measure_all(
         let on_step = |step| match step {
             Step::Request => stage.advance(),
             Step::Skipped(n) => stage.skip(usize::try_from(n).unwrap_or(usize::MAX)),
+            Step::Pace(pace) if (TOLERATED.recip()..=TOLERATED).contains(&pace) => {}
+            Step::Pace(pace) => {
+                let announced = task.course.duration(&task.destination.throughput);
+                let duration = consent::rounded(Seconds(pace * announced.get()));
+                progress.say(&format!("{id}: going by its first answers, about {duration} in all"));
+            }
         };
         let bench = Bench { pool, destination: task.destination, course: &task.course, on_step: &on_step };
         measure(&bench, measured).await;

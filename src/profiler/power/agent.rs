@@ -6,11 +6,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use prometheus::{CounterVec, GaugeVec, IntCounterVec, Opts, Registry};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::nvml::Library;
 use super::series::{Figure, Reading, Series};
@@ -73,15 +75,41 @@ impl AgentMeters {
             Kind::Rails { root: params.hwmon_root.clone() },
             Kind::Rapl { root: params.powercap_root.clone() },
         ];
+        let first_looks = Arc::new(FirstLooks::of(kinds.len()));
         let mut running = Vec::new();
         for kind in kinds {
             let (run, stop) = channel();
-            let mut meter = Meter::new(kind, metrics.clone());
+            let mut meter = Meter::new(kind, metrics.clone(), Arc::clone(&first_looks));
             let thread = std::thread::Builder::new().name(format!("cema-{}", meter.kind.name()));
             thread.spawn(move || meter.run(&stop))?;
             running.push(run);
         }
         Ok(Self { _running: running })
+    }
+}
+
+/// What the meters found when they first looked, told together.
+#[derive(Debug)]
+struct FirstLooks {
+    n_pending: AtomicUsize,
+    has_found: AtomicBool,
+}
+
+impl FirstLooks {
+    fn of(n_meters: usize) -> Self {
+        Self { n_pending: AtomicUsize::new(n_meters), has_found: AtomicBool::new(false) }
+    }
+
+    /// A meter has looked; the last one warns where none of them found anything.
+    fn looked(&self, has_found: bool) {
+        self.has_found.fetch_or(has_found, Ordering::AcqRel);
+        if self.n_pending.fetch_sub(1, Ordering::AcqRel) == 1 && !self.has_found.load(Ordering::Acquire) {
+            warn!(
+                "nothing to measure on this node: no NVIDIA board, no INA3221 rails, no RAPL counter that can be read. For \
+                 RAPL run it as root; for others see --nvml-library, --hwmon-root and --powercap-root. Until one is \
+                 there, routers use the configured watts"
+            );
+        }
     }
 }
 
@@ -222,6 +250,7 @@ struct Meter {
     devices: BTreeMap<[String; 2], Device>,
     problems: Vec<String>,
     started: Instant,
+    first_looks: Arc<FirstLooks>,
 }
 
 #[derive(Debug)]
@@ -233,15 +262,17 @@ struct Device {
 }
 
 impl Meter {
-    fn new(kind: Kind, metrics: AgentMetrics) -> Self {
-        Self { kind, metrics, devices: BTreeMap::new(), problems: Vec::new(), started: Instant::now() }
+    fn new(kind: Kind, metrics: AgentMetrics, first_looks: Arc<FirstLooks>) -> Self {
+        let (devices, problems) = (BTreeMap::new(), Vec::new());
+        Self { kind, metrics, devices, problems, started: Instant::now(), first_looks }
     }
 
     fn run(&mut self, stop: &Receiver<()>) {
+        self.read();
+        self.first_looks.looked(!self.devices.is_empty());
         loop {
-            self.read();
             match stop.recv_timeout(READ_EVERY) {
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => self.read(),
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
             }
         }
