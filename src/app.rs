@@ -9,6 +9,7 @@ mod profilers;
 mod quality;
 mod reload;
 pub(crate) mod scheduling;
+mod service_manager;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -48,6 +49,7 @@ use crate::units::Tokens;
 use generation::{Answering, Generation, Site};
 use quality::Quality;
 use reload::{ReloadMetrics, Reloader};
+use service_manager::ServiceManager;
 
 /// Once the drain limit is over, clients have this long to be told so.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -65,6 +67,8 @@ pub struct App {
     control: Control,
     reloader: Reloader,
     reloads: mpsc::Receiver<ReloadRequest>,
+    /// Who started the program; `run` asks, so that an `App` inside another program keeps to itself.
+    manager: ServiceManager,
     tasks: TaskTracker,
     drain_limit: Duration,
     stop: CancellationToken,
@@ -135,6 +139,7 @@ impl App {
             control,
             reloader,
             reloads,
+            manager: ServiceManager::default(),
             tasks,
             drain_limit,
             stop,
@@ -163,13 +168,17 @@ impl App {
         self.control.clone()
     }
 
-    /// Serves until SIGTERM or SIGINT, then drains; a second signal ends at once. SIGHUP has it reload.
+    /// Serves until SIGTERM or SIGINT, then drains; a second signal ends at once. SIGHUP has it reload. A service manager
+    /// that the environment names is told how it goes.
     ///
     /// # Errors
     /// When signals cannot be listened for.
-    pub async fn run(self) -> anyhow::Result<()> {
+    pub async fn run(mut self) -> anyhow::Result<()> {
         let (stopper, control) = (self.stopper(), self.control());
         let mut signals = Signals::new()?;
+        let manager = ServiceManager::of_environment();
+        self.manager = manager.clone();
+        let stop_limit = self.drain_limit + LAST_WORDS;
         let mut served = std::pin::pin!(self.serve());
         let mut reloads = FuturesUnordered::new();
         loop {
@@ -179,6 +188,7 @@ impl App {
                     Signal::Reload => reloads.push(control.reload()),
                     Signal::Stop(signal) => {
                         info!(signal, "asked to stop");
+                        manager.stopping(stop_limit);
                         stopper.stop();
                     }
                 },
@@ -203,6 +213,7 @@ impl App {
             control: _,
             reloader,
             reloads,
+            manager,
             tasks,
             drain_limit,
             stop,
@@ -215,7 +226,9 @@ impl App {
         let main = server::serve(listener, logged, ends_with(&stop));
         let side = tasks.spawn(server::serve(admin_listener, Guarded(admin), ends_with(&admin_stop)));
         let end_of_generation = CancellationToken::new();
-        let reloading = tasks.spawn(reloader.run(reloads, end_of_generation.clone()));
+        manager.ready("serving");
+        tasks.spawn(manager.clone().keep_telling(admin_stop.clone()));
+        let reloading = tasks.spawn(reloader.run(reloads, manager.clone(), end_of_generation.clone()));
         let mut main = std::pin::pin!(main);
         let limit = std::pin::pin!(async {
             stop.cancelled().await;

@@ -6,6 +6,7 @@
 mod embedder_files;
 
 mod config;
+mod packaging;
 mod quality;
 mod quality_commands;
 mod simulate;
