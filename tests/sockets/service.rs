@@ -205,7 +205,6 @@ async fn with_an_unreadable_model_requests_are_routed_on_priors() {
         scores: vec![score],
     };
     QualityStore::open_or_create(&store).unwrap().write_chunk("of some model", &[prompt]).unwrap();
-    // There, and no library: the loader refuses it.
     std::fs::write(&library, "not a library").unwrap();
     for file in ["model.onnx", "tokenizer.json"] {
         std::fs::write(folder.path().join(file), "not a model").unwrap();
@@ -219,7 +218,7 @@ async fn with_an_unreadable_model_requests_are_routed_on_priors() {
     let mut router = Ailing::start(folder, &sections).await;
     let (warning, metrics) = router.serves(1, "quality prediction is off").await;
     let reason = warning["reason"].as_str().unwrap();
-    let expected = if cfg!(feature = "onnx") { "does not load" } else { "no embedder" };
+    let expected = if cfg!(feature = "onnx") { "tokenizer.json is not usable" } else { "no embedder" };
     assert!(reason.contains(expected), "{reason}");
     assert_eq!(metrics.count("cema_quality_source_total", &[("source", "no_embedder")]), 1);
 }
