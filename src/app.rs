@@ -36,6 +36,7 @@ use crate::profiler::quality::{
 };
 use crate::proxy::access::Logged;
 use crate::proxy::admin::{Admin, Control, Drained, ReloadRequest};
+use crate::proxy::compressed::Compressed;
 use crate::proxy::live::Live;
 use crate::proxy::server::{Listener, Shutdown};
 use crate::proxy::stack::Guarded;
@@ -224,7 +225,8 @@ impl App {
         let ends_with = |stop: &CancellationToken| Shutdown { stop: stop.clone(), force: force.clone() };
         let logged = Guarded(Logged::new(api, access_log));
         let main = server::serve(listener, logged, ends_with(&stop));
-        let side = tasks.spawn(server::serve(admin_listener, Guarded(admin), ends_with(&admin_stop)));
+        let side =
+            tasks.spawn(server::serve(admin_listener, Guarded(Compressed(admin)), ends_with(&admin_stop)));
         let end_of_generation = CancellationToken::new();
         manager.ready("serving");
         tasks.spawn(manager.clone().keep_telling(admin_stop.clone()));

@@ -12,6 +12,7 @@ use tracing::info;
 use super::{Signal, Signals, register_build_info};
 use crate::profiler::power::agent::{AgentMeters, AgentParams};
 use crate::proxy::agent_page::AgentPage;
+use crate::proxy::compressed::Compressed;
 use crate::proxy::server;
 use crate::proxy::server::{ConnectionClocks, ConnectionMetrics, Listener, Shutdown};
 use crate::proxy::stack::Guarded;
@@ -66,7 +67,7 @@ impl Agent {
         let (stop, force) = (CancellationToken::new(), CancellationToken::new());
         let shutdown = Shutdown { stop: stop.clone(), force: force.clone() };
         let mut signals = Signals::new()?;
-        let page = Guarded(AgentPage::new(self.registry));
+        let page = Guarded(Compressed(AgentPage::new(self.registry)));
         let mut served = std::pin::pin!(server::serve(self.listener, page, shutdown));
         let mut limit = std::pin::pin!(async {
             stop.cancelled().await;

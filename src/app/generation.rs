@@ -25,7 +25,7 @@ use crate::profiler::quality::feedback::Feedback;
 use crate::profiler::view::Viewer;
 use crate::proxy::admin::{AdminAccess, AdminParts, Drained};
 use crate::proxy::readiness::Readiness;
-use crate::proxy::{Api, ApiParams};
+use crate::proxy::{Api, ApiParams, BodyRoom};
 use crate::request_manager::admission::ModelDirectory;
 use crate::request_manager::{RequestManager, ServeLimits};
 use crate::scheduler::{Fleet, Scheduler};
@@ -145,6 +145,7 @@ impl Generation {
             readiness: readiness.clone(),
             feedback: self.feedback.clone(),
             body_bytes_max: config.limits.max_body_bytes,
+            body_room: BodyRoom::of(config.limits.max_body_bytes_total),
             body_total: config.limits.request_deadline,
             policy,
             echo_model: config.response_model == ResponseModel::Echo,

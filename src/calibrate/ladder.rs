@@ -62,7 +62,8 @@ pub struct LadderFit {
     /// The most seen at any concurrency.
     #[serde(rename = "best_tps")]
     pub best: TokensPerSec,
-    /// F_B: the same at `max_concurrency`.
+    /// F_B: the most seen up to `max_concurrency`. More at once do not bring less, but for noise and for engines that
+    /// the model of the speed-up does not describe.
     #[serde(rename = "batch_tps")]
     pub batch: TokensPerSec,
     /// The smallest concurrency that reaches [`KNEE_SHARE`] of the best.
@@ -94,7 +95,8 @@ pub fn fit(rungs: &[Rung], reported_slots: Option<u32>) -> Option<LadderFit> {
     // What truly runs at once is what the router must know, even if the last of it brings little.
     let max_concurrency = slots.unwrap_or(knee);
     // With more clients than slots the engine ran its slots; a ladder that ended below them had become flat.
-    let batch = good.iter().find(|rung| rung.concurrency >= max_concurrency).or(good.last())?.aggregate();
+    let n_up_to = 1 + good.iter().take_while(|rung| rung.concurrency < max_concurrency).count();
+    let batch = good.iter().take(n_up_to).map(|rung| rung.aggregate()).fold(serial, TokensPerSec::max);
     let batch_speedup = (batch.get() / serial.get()).clamp(1.0, f64::from(max_concurrency));
     Some(LadderFit {
         serial,
@@ -176,6 +178,15 @@ mod tests {
         // Cut short below its slots: what was seen last.
         assert_eq!(fit(8).max_concurrency, 8);
         assert!((fit(8).batch_speedup - 1.1).abs() < 1e-9);
+    }
+
+    #[test]
+    fn more_at_once_that_bring_less_do_not_lower_the_speed_up() {
+        let rungs =
+            [rung(1, 20.0, 1, 0.5), rung(2, 25.0, 2, 0.5), rung(4, 22.0, 4, 0.5), rung(8, 40.0, 4, 0.5)];
+        // 25 / 20 of two; what eight clients get out of four slots is more than a rung of four would say.
+        let fit = |slots| fit(&rungs, Some(slots)).unwrap().batch_speedup;
+        assert!((fit(4) - 1.25).abs() < 1e-9 && (fit(2) - 1.25).abs() < 1e-9 && (fit(8) - 2.0).abs() < 1e-9);
     }
 
     #[test]

@@ -15,6 +15,9 @@ const DAY_MS: f64 = 86_400_000.0;
 pub struct Limits {
     /// `max_body_bytes`: largest request body, 1 KiB to 1 GiB; default 33554432 (32 MiB).
     pub max_body_bytes: usize,
+    /// `max_body_bytes_total`: request bodies in memory at once, all together, those up to 64 KiB not counted; at
+    /// least `max_body_bytes`, at most 1 TiB; default 536870912 (512 MiB). Beyond it clients get 503 with Retry-After.
+    pub max_body_bytes_total: usize,
     /// `max_queued_requests`: requests in the router that no endpoint has taken yet, 1 to 1000000;
     /// default 4096. Beyond it clients get 429 with Retry-After.
     pub max_queued_requests: usize,
@@ -36,8 +39,13 @@ impl Limits {
     pub const MAX_CONNECTIONS_DEFAULT: u32 = 10_000;
 
     pub(super) fn read(s: &mut Section<'_>) -> Self {
+        let max_body_bytes = s.whole("max_body_bytes", 1_024..=1 << 30, 32 << 20);
+        let total_default = max_body_bytes.max(512 << 20);
+        let max_body_bytes_total =
+            s.whole("max_body_bytes_total", max_body_bytes.max(64 << 10)..=1 << 40, total_default);
         Self {
-            max_body_bytes: s.count("max_body_bytes", 1_024..=1 << 30, 32 << 20) as usize,
+            max_body_bytes: max_body_bytes as usize,
+            max_body_bytes_total: max_body_bytes_total as usize,
             max_queued_requests: s.count("max_queued_requests", 1..=1_000_000, 4_096) as usize,
             max_attempts: s.count("max_attempts", 1..=6, 3),
             request_deadline: s.ms("request_deadline_ms", 1.0..=DAY_MS, 600_000.0),

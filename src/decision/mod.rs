@@ -15,4 +15,4 @@ mod solved;
 pub use solved::{Effort, SolvedPlan};
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;

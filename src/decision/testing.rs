@@ -40,7 +40,7 @@ pub(super) fn fleet() -> Vec<Destination> {
 }
 
 /// `n` requests of different sizes and needs, under some load.
-pub(super) fn job(n: u32) -> PlanJob {
+pub(crate) fn job(n: u32) -> PlanJob {
     let mut states = vec![DestinationState::idle(); 4];
     states[0].load = SlotLoad {
         running: 3,
@@ -96,7 +96,7 @@ pub(super) fn job(n: u32) -> PlanJob {
 }
 
 /// The plan of `job` by a policy that is stopped after `polls` polls.
-pub(super) fn solved(job: PlanJob, kind: PolicyKind, polls: u64) -> SolvedPlan {
+pub(crate) fn solved(job: PlanJob, kind: PolicyKind, polls: u64) -> SolvedPlan {
     let policy = for_kind(kind, &PolicyParams::default());
     let mut params = PARAMS;
     params.costs = kind.models(params.costs);

@@ -131,6 +131,7 @@ pub(super) fn refusal_reason(error: &ApiError) -> &'static str {
         (_, Some(CONCURRENCY_EXCEEDED)) => "key_concurrency",
         (_, Some(INSUFFICIENT_QUOTA)) => "key_money",
         (429, _) => "key_rate",
+        (503, _) => "bodies_full",
         _ => "bad_request",
     }
 }

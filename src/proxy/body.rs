@@ -1,10 +1,12 @@
-//! Reading request bodies within bounds.
+//! Reading request bodies within bounds, those of each and that of all together.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::Body;
 use http_body_util::BodyExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::openai::ApiError;
@@ -18,11 +20,71 @@ const DISCARDED_FOR_MAX: Duration = Duration::from_secs(30);
 /// The connection is kept for the next request if no more than this is still to come of a refused body.
 const KEPT_FOR_BYTES_MAX: u64 = 64 << 10;
 
+/// Bodies up to this size are not counted against the bound on all: there are no more of them than connections.
+const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
+/// What is counted in.
+const UNIT_BYTES: usize = 64 << 10;
+/// When whoever found no room may come again.
+const ROOM_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Room for the request bodies that are in memory at once. Clones share it.
+#[derive(Debug, Clone)]
+pub struct BodyRoom(Arc<Semaphore>);
+
+impl BodyRoom {
+    /// Room for `total_bytes`.
+    #[must_use]
+    pub fn of(total_bytes: usize) -> Self {
+        Self(Arc::new(Semaphore::new((total_bytes / UNIT_BYTES).min(Semaphore::MAX_PERMITS))))
+    }
+}
+
+/// What one body takes of a [`BodyRoom`] until this is dropped.
+#[derive(Debug)]
+pub(super) struct RoomTaken {
+    room: BodyRoom,
+    taken: Option<OwnedSemaphorePermit>,
+}
+
+impl RoomTaken {
+    fn nothing_of(room: &BodyRoom) -> Self {
+        Self { room: room.clone(), taken: None }
+    }
+
+    /// Takes room for `n_bytes` in all.
+    pub(super) fn grow_to(&mut self, n_bytes: usize) -> Result<(), ApiError> {
+        if n_bytes <= UNCOUNTED_BYTES_MAX {
+            return Ok(());
+        }
+        let n_taken = self.taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let n_more = u32::try_from(n_bytes.div_ceil(UNIT_BYTES).saturating_sub(n_taken)).unwrap_or(u32::MAX);
+        let more = Arc::clone(&self.room.0).try_acquire_many_owned(n_more).map_err(|_| {
+            let message = "the router holds as many large requests as its memory is meant for; try again";
+            ApiError::unavailable(message, ROOM_RETRY_AFTER)
+        })?;
+        match &mut self.taken {
+            Some(taken) => taken.merge(more),
+            None => self.taken = Some(more),
+        }
+        Ok(())
+    }
+}
+
+/// A body that is there.
+#[derive(Debug)]
+pub(super) struct WholeBody {
+    pub(super) bytes: Bytes,
+    /// To be kept as long as `bytes`.
+    pub(super) room: RoomTaken,
+}
+
 /// What is allowed of a body.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct BodyRules {
+pub(super) struct BodyRules<'r> {
     /// Largest size.
     pub(super) bytes_max: usize,
+    /// What it is to have a place in.
+    pub(super) room: &'r BodyRoom,
     /// Longest time from its first byte to its last.
     pub(super) total: Duration,
     /// Its client waits for `100 Continue`, which is sent by beginning to read.
@@ -49,15 +111,17 @@ impl Deadline {
 }
 
 /// Reads a body whole. What it refuses it does not wait for: see [`linger`].
-pub(super) async fn read<B>(mut body: B, rules: BodyRules) -> Result<Bytes, ApiError>
+pub(super) async fn read<B>(mut body: B, rules: BodyRules<'_>) -> Result<WholeBody, ApiError>
 where
     B: Body<Data = Bytes> + Unpin + Send + 'static,
     B::Error: Send,
 {
-    let BodyRules { bytes_max, awaits_continue, total } = rules;
-    if body.size_hint().lower() > bytes_max as u64 {
+    let BodyRules { bytes_max, room, awaits_continue, total } = rules;
+    let mut room = RoomTaken::nothing_of(room);
+    let told = usize::try_from(body.size_hint().lower()).ok().filter(|told| *told <= bytes_max);
+    let told = told.ok_or_else(|| ApiError::payload_too_large(bytes_max));
+    if let Err(error) = told.and_then(|told| room.grow_to(told)) {
         // A client that waits for its `100 Continue` need not send at all.
-        let error = ApiError::payload_too_large(bytes_max);
         return Err(if awaits_continue { error } else { refused(error, body) });
     }
     let deadline = Deadline::after(total);
@@ -68,10 +132,14 @@ where
         if n_bytes > bytes_max {
             return Err(refused(ApiError::payload_too_large(bytes_max), body));
         }
+        if let Err(error) = room.grow_to(n_bytes) {
+            return Err(refused(error, body));
+        }
         parts.push(part);
     }
     // Most bodies come in one piece, which is not copied.
-    Ok(if parts.len() == 1 { parts.swap_remove(0) } else { parts.concat().into() })
+    let bytes = if parts.len() == 1 { parts.swap_remove(0) } else { parts.concat().into() };
+    Ok(WholeBody { bytes, room })
 }
 
 async fn next_part<B>(body: &mut B, deadline: Deadline) -> Result<Option<Bytes>, ApiError>
@@ -144,8 +212,18 @@ mod tests {
     use http_body::Frame;
     use http_body_util::{Full, StreamBody};
 
-    const RULES: BodyRules =
-        BodyRules { bytes_max: 10, total: Duration::from_secs(600), awaits_continue: false };
+    const TOTAL: Duration = Duration::from_secs(600);
+
+    /// Reads a body of up to 10 bytes.
+    async fn read_ten<B>(body: B, awaits_continue: bool) -> Result<Bytes, ApiError>
+    where
+        B: Body<Data = Bytes> + Unpin + Send + 'static,
+        B::Error: Send,
+    {
+        let room = &BodyRoom::of(1 << 20);
+        let rules = BodyRules { bytes_max: 10, room, total: TOTAL, awaits_continue };
+        read(body, rules).await.map(|body| body.bytes)
+    }
 
     fn of(
         parts: &[&'static str],
@@ -157,19 +235,20 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_within_the_limit_is_read_whole() {
-        assert_eq!(read(of(&["01234", "", "56789"]), RULES).await.unwrap(), "0123456789");
-        assert_eq!(read(of(&[]), RULES).await.unwrap(), "");
+        assert_eq!(read_ten(of(&["01234", "", "56789"]), false).await.unwrap(), "0123456789");
+        assert_eq!(read_ten(of(&[]), false).await.unwrap(), "");
         let piece = Bytes::from_static(b"one piece");
-        assert_eq!(read(Full::new(piece.clone()), RULES).await.unwrap().as_ptr(), piece.as_ptr());
+        assert_eq!(read_ten(Full::new(piece.clone()), false).await.unwrap().as_ptr(), piece.as_ptr());
     }
 
     #[tokio::test]
     async fn an_oversized_body_is_refused() {
         for awaits_continue in [false, true] {
-            let rules = BodyRules { awaits_continue, ..RULES };
-            let error = read(of(&["01234", "56789", "!", "rest"]), rules).await.unwrap_err();
+            let parts = of(&["01234", "56789", "!", "rest"]);
+            let error = read_ten(parts, awaits_continue).await.unwrap_err();
             assert_eq!(error.status, StatusCode::PAYLOAD_TOO_LARGE);
-            let error = read(Full::new(Bytes::from_static(b"0123456789!")), rules).await.unwrap_err();
+            let whole = Full::new(Bytes::from_static(b"0123456789!"));
+            let error = read_ten(whole, awaits_continue).await.unwrap_err();
             assert_eq!(error.status, StatusCode::PAYLOAD_TOO_LARGE);
         }
     }
@@ -180,19 +259,40 @@ mod tests {
         let stalled = StreamBody::new(
             of(&["01234"]).into_data_stream().map(|part| part.map(Frame::data)).chain(stream::pending()),
         );
-        let error = read(Box::pin(stalled), RULES).await.unwrap_err();
+        let error = read_ten(Box::pin(stalled), false).await.unwrap_err();
         assert_eq!((error.status, began.elapsed()), (StatusCode::REQUEST_TIMEOUT, PAUSE_MAX));
         let dripping = stream::repeat(()).then(|()| async {
             tokio::time::sleep(Duration::from_secs(29)).await;
             Ok::<_, Infallible>(Frame::data(Bytes::new()))
         });
         let began = Instant::now();
-        let error = read(Box::pin(StreamBody::new(dripping)), RULES).await.unwrap_err();
-        assert_eq!((error.status, began.elapsed()), (StatusCode::REQUEST_TIMEOUT, RULES.total));
+        let error = read_ten(Box::pin(StreamBody::new(dripping)), false).await.unwrap_err();
+        assert_eq!((error.status, began.elapsed()), (StatusCode::REQUEST_TIMEOUT, TOTAL));
         let endless = StreamBody::new(stream::repeat_with(|| {
             Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[b'x'; 1 << 20])))
         }));
-        let error = read(endless, RULES).await.unwrap_err();
+        let error = read_ten(endless, false).await.unwrap_err();
         assert_eq!(error.status, StatusCode::PAYLOAD_TOO_LARGE, "not read for ever");
+    }
+
+    #[tokio::test]
+    async fn all_bodies_together_have_so_much_room() {
+        let room = BodyRoom::of(10 * UNIT_BYTES);
+        let rules = BodyRules { bytes_max: 1 << 20, room: &room, total: TOTAL, awaits_continue: false };
+        let of_units = |n: usize| Full::new(Bytes::from(vec![b'x'; n * UNIT_BYTES]));
+        let first = read(of_units(6), rules).await.unwrap();
+        let error = read(of_units(5), rules).await.unwrap_err();
+        assert_eq!(error.status, StatusCode::SERVICE_UNAVAILABLE);
+        // One that does not tell its size beforehand is refused where it grows too large.
+        let piece = || Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[b'x'; UNIT_BYTES])));
+        let untold = |n| stream::iter(0..n).map(move |_: usize| piece());
+        let error = read(StreamBody::new(untold(5)), rules).await.unwrap_err();
+        assert_eq!(error.status, StatusCode::SERVICE_UNAVAILABLE);
+        let second = read(StreamBody::new(untold(4)), rules).await.unwrap();
+        assert_eq!(second.bytes.len(), 4 * UNIT_BYTES);
+        // Small ones always have a place.
+        assert!(read(of_units(1), rules).await.is_ok());
+        drop(first);
+        assert!(read(of_units(6), rules).await.is_ok(), "what is gone leaves its room");
     }
 }

@@ -1,16 +1,17 @@
 //! The routed calls (chat, completions, embeddings): from the bytes of a request to a call for the request manager.
 
-use std::sync::Arc;
+use std::num::NonZero;
+use std::sync::{Arc, LazyLock};
 
-use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, header};
 use hyper::body::Incoming;
+use tokio::sync::Semaphore;
 use tracing::{debug, error};
 
 use super::access::{AccessNote, AccessWanted};
 use super::auth::{Grant, refusal_reason};
-use super::body::{self, BodyRules};
+use super::body::{self, BodyRules, WholeBody};
 use super::headers::{self, RoutingHeaders};
 use super::openai::{ApiError, ApiRequest, parse_request, session_hash};
 use super::respond::{ResponseBody, answer, describe_decision, error_response, not_served};
@@ -22,6 +23,10 @@ use crate::request_manager::key_budget::KeyUse;
 use crate::request_manager::{Call, ServeError};
 use crate::scheduler::{NoDestination, PlaceError};
 use crate::units::{Bytes as Size, Tokens};
+
+/// Bodies that are decompressed at once.
+static DECODERS: LazyLock<Semaphore> =
+    LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get)));
 
 /// Serves one request for `kind`.
 pub(super) async fn handle(
@@ -94,11 +99,12 @@ async fn admit(
         Err(error) => return Err(if awaits_continue { error } else { body::refused(error, body) }),
     };
     let bytes_max = api.params.body_bytes_max;
-    let rules = BodyRules { bytes_max, total: api.params.body_total, awaits_continue };
-    let mut body = body::read(body, rules).await?;
-    if checked.coding == ContentCoding::Gzip {
-        body = decoded(body, bytes_max).await?;
-    }
+    let (room, total) = (&api.params.body_room, api.params.body_total);
+    let whole = body::read(body, BodyRules { bytes_max, room, total, awaits_continue }).await?;
+    let WholeBody { bytes: body, room } = match checked.coding {
+        ContentCoding::Gzip => decoded(whole, bytes_max).await?,
+        ContentCoding::Identity => whole,
+    };
     let mut request = parse_request(kind, &body)?;
     if !checked.grant.allows_model(&request.model) {
         return Err(ApiError::model_not_found(&request.model));
@@ -120,8 +126,11 @@ async fn admit(
         echo_model: api.params.echo_model.then(|| Arc::from(model.as_str())),
         owner: checked.grant.name().cloned(),
         client: checked.client,
-        // The body as received but for the value of `model`.
-        body_for: Box::new(move |upstream_model| request.splice_model(&body, upstream_model)),
+        // The body as received but for the value of `model`. It has its room as long as it may be sent again.
+        body_for: Box::new(move |upstream_model| {
+            let _room = &room;
+            request.splice_model(&body, upstream_model)
+        }),
     };
     Ok(Admitted { call, model, debug })
 }
@@ -144,11 +153,17 @@ fn check_head<'a>(api: &'a ApiParts, head: &HeaderMap) -> Result<Checked<'a>, Ap
     Ok(Checked { grant, asked, coding, client: grant.begin()? })
 }
 
-/// Decompresses a body away from the async threads.
-async fn decoded(body: Bytes, bytes_max: usize) -> Result<Bytes, ApiError> {
-    let decoding = tokio::task::spawn_blocking(move || gunzip(&body, bytes_max)).await;
+/// Decompresses a body away from the async threads, no more at once than there are processors: how large it gets
+/// is only known afterwards.
+async fn decoded(WholeBody { bytes, mut room }: WholeBody, bytes_max: usize) -> Result<WholeBody, ApiError> {
+    let turn = DECODERS.acquire().await;
+    let decoding = tokio::task::spawn_blocking(move || gunzip(&bytes, bytes_max)).await;
+    drop(turn);
     match decoding {
-        Ok(Ok(body)) => Ok(body),
+        Ok(Ok(bytes)) => {
+            room.grow_to(bytes.len())?;
+            Ok(WholeBody { bytes, room })
+        }
         Ok(Err(DecodeError::TooLarge(limit))) => Err(ApiError::payload_too_large(limit)),
         Ok(Err(error @ DecodeError::Corrupt(_))) => {
             let message = format!("{error}, as its content-encoding says: send it whole, or uncompressed");

@@ -76,9 +76,10 @@ async fn read(api: &ApiParts, request: Request<Incoming>) -> Result<Opinion, Api
         Ok(grant) => grant.name().cloned(),
         Err(error) => return Err(if awaits_continue { error } else { body::refused(error, body) }),
     };
-    let rules = BodyRules { bytes_max: BODY_BYTES_MAX, total: api.params.body_total, awaits_continue };
+    let (room, total) = (&api.params.body_room, api.params.body_total);
+    let rules = BodyRules { bytes_max: BODY_BYTES_MAX, room, total, awaits_continue };
     let body = body::read(body, rules).await?;
-    parse(&body, owner)
+    parse(&body.bytes, owner)
 }
 
 fn check_head<'a>(api: &'a ApiParts, head: &HeaderMap) -> Result<Grant<'a>, ApiError> {

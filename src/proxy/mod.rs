@@ -9,6 +9,7 @@ pub mod agent_page;
 pub mod auth;
 mod body;
 mod calls;
+pub mod compressed;
 mod connection;
 mod connection_metrics;
 mod feedback;
@@ -26,4 +27,5 @@ pub mod stack;
 mod unknown_path;
 
 pub use auth::{ApiKey, Auth};
+pub use body::BodyRoom;
 pub use routes::{Api, ApiParams};

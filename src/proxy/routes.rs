@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use hyper::body::Incoming;
 
 use super::auth::Auth;
-use super::body;
+use super::body::{self, BodyRoom};
 use super::openai::models::Model;
 use super::openai::{ApiError, ModelList};
 use super::readiness::Readiness;
@@ -33,6 +33,8 @@ pub struct ApiParams {
     pub feedback: Feedback,
     /// Largest request body.
     pub body_bytes_max: usize,
+    /// Room for all of them at once.
+    pub body_room: BodyRoom,
     /// Longest time a request body may take to arrive.
     pub body_total: Duration,
     /// Name of the usual policy, for a response header.
@@ -57,7 +59,12 @@ impl Api {
     #[must_use]
     pub fn new(params: ApiParams) -> Self {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let list = params.directory.names().map(|name| Model::new(name, created)).collect();
+        let (directory, destinations) = (&params.directory, params.manager.destinations());
+        let model = |name| {
+            let model = Model::new(name, created);
+            directory.offer(name, destinations).iter().fold(model, Model::offering)
+        };
+        let list = directory.names().map(model).collect();
         let labels = RoutingLabels::new(params.policy, params.manager.destinations());
         Self(Arc::new(ApiParts { params, labels, models: ModelList::new(list) }))
     }

@@ -64,6 +64,15 @@ pub enum AdmissionError {
     },
 }
 
+/// What is behind a name.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Offer {
+    /// The largest context; `None` = one of them takes prompts of a length that is not known.
+    pub context: Option<Tokens>,
+    /// What at least one of them can do.
+    pub capabilities: Capabilities,
+}
+
 /// Every name clients may ask for.
 #[derive(Debug, Clone, Default)]
 pub struct ModelDirectory {
@@ -84,6 +93,21 @@ impl ModelDirectory {
     /// All names: virtual models first, each group in order of name.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.virtual_models.keys().chain(&self.public).map(|name| &**name)
+    }
+
+    /// What the `destinations` behind `name` offer together; `None` if there is none.
+    #[must_use]
+    pub fn offer(&self, name: &str, destinations: &[Destination]) -> Option<Offer> {
+        let placement = self.virtual_models.get(name).map(|model| model.constraints.placement);
+        let is_behind = |d: &&Destination| match placement {
+            Some(placement) => placement.is_none_or(|class| d.class == class),
+            None => *d.model == *name,
+        };
+        let offer = |d: &Destination| Offer { context: d.context, capabilities: d.capabilities };
+        destinations.iter().filter(is_behind).map(offer).reduce(|a, b| Offer {
+            context: a.context.zip(b.context).map(|(a, b)| a.max(b)),
+            capabilities: a.capabilities.with(b.capabilities),
+        })
     }
 
     /// Admits a request under `id`. Request constraints only tighten those of the virtual model. Nothing of its
@@ -143,7 +167,37 @@ fn tightened(model: &str, own: Constraints, asked: Constraints) -> Result<Constr
 mod tests {
     use super::*;
     use crate::domain::NodeClass;
+    use crate::domain::fixture::destination;
     use crate::units::{Quality, Seconds};
+
+    #[test]
+    fn a_name_offers_what_those_behind_it_do_together() {
+        let of = |n: u32, model: &str, class: NodeClass, context: Option<f64>, capabilities: Capabilities| {
+            let context = context.map(Tokens);
+            Destination { model: model.into(), class, context, capabilities, ..destination(n, 1, 1) }
+        };
+        let (chat, tools) = (Capabilities::CHAT, Capabilities::CHAT.with(Capabilities::TOOLS));
+        let fleet = [
+            of(0, "small", NodeClass::Edge, Some(4096.0), chat),
+            of(1, "small", NodeClass::Cloud, Some(8192.0), tools),
+            of(2, "other", NodeClass::Edge, None, Capabilities::EMBEDDING),
+        ];
+        let everywhere = VirtualModel {
+            name: "auto".into(),
+            constraints: Constraints::default(),
+            weights: None,
+            time: None,
+        };
+        let on_edges = Constraints { placement: Some(NodeClass::Edge), ..Constraints::default() };
+        let edge = VirtualModel { name: "edge".into(), constraints: on_edges, ..everywhere.clone() };
+        let directory = ModelDirectory::new(&fleet, vec![everywhere, edge]);
+        let offer = |name: &str| directory.offer(name, &fleet);
+        assert_eq!(offer("small"), Some(Offer { context: Some(Tokens(8192.0)), capabilities: tools }));
+        let chat_and_vectors = Offer { context: None, capabilities: chat.with(Capabilities::EMBEDDING) };
+        assert_eq!(offer("edge"), Some(chat_and_vectors));
+        assert_eq!(offer("auto").unwrap().capabilities, tools.with(Capabilities::EMBEDDING));
+        assert_eq!(offer("nothing"), None);
+    }
 
     fn directory() -> ModelDirectory {
         let constraints = Constraints {

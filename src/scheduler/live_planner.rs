@@ -305,7 +305,7 @@ impl State {
                 self.metrics.plan(&solved);
                 self.log.plan(&solved);
                 self.perform(solved.policy, actions);
-                self.decisions.push(solved);
+                self.decisions.push(now, solved);
             }
             Err(reason) => {
                 error!(%reason, "no decision");

@@ -547,6 +547,12 @@ mod faults {
             "out of range (got 1001; allowed 0 to 1000)",
         );
         assert_fault(
+            &with("limits: {max_body_bytes: 2e6, max_body_bytes_total: 1e6}\n"),
+            7,
+            "limits.max_body_bytes_total",
+            "out of range (got 1e6; allowed whole numbers from 2000000 to 1099511627776)",
+        );
+        assert_fault(
             &with("limits: {max_queued_requests: -1}\n"),
             7,
             "limits.max_queued_requests",

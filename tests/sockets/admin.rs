@@ -2,6 +2,7 @@
 //! again.
 
 use std::collections::BTreeSet;
+use std::io::Read as _;
 
 use crate::support::answers::{chat, chat_stream, json};
 use crate::support::app::{CHAT, CHEAPEST_FIRST, Router, ask, ask_stream, llm, node, nowhere, priced};
@@ -323,4 +324,25 @@ async fn other_weights_are_tried_on_the_last_batches() {
         assert_eq!(refused.head.status(), 400, "{bad}");
         assert!(refused.text().contains("weights"), "{}", refused.text());
     }
+}
+
+#[tokio::test]
+async fn pages_come_in_gzip_for_whoever_takes_that() {
+    let router = Router::start(&[node("a", nowhere().await)], CHEAPEST_FIRST).await;
+    let mut client = RawClient::connect(router.admin()).await;
+    client.send("GET /metrics HTTP/1.1\r\nhost: t\r\naccept-encoding: gzip\r\n\r\n").await;
+    let packed = client.answer().await;
+    assert_eq!(packed.head.header("content-encoding").as_deref(), Some("gzip"));
+    assert_eq!(packed.head.header("content-type").unwrap(), "text/plain; version=0.0.4");
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(&*packed.body()).read_to_string(&mut text).unwrap();
+    assert_eq!(lint(&Metrics::parse(&text)), Vec::<String>::new());
+    let plain = router.admin_get("/metrics").await;
+    assert_eq!(plain.head.header("content-encoding"), None);
+    assert!(
+        packed.body().len() * 4 < plain.body().len(),
+        "{} of {}",
+        packed.body().len(),
+        plain.body().len()
+    );
 }

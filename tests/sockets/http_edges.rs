@@ -222,6 +222,7 @@ async fn models_are_shown_to_those_who_may_use_them() {
         let model = get("/v1/models/org%2Fm").await.json();
         assert_eq!((&model["id"], &model["object"]), (&"org/m".into(), &"model".into()));
         assert!(model["created"].as_u64().unwrap() > 0 && model["owned_by"].is_string());
+        assert!(model["capabilities"].as_array().unwrap().contains(&"chat".into()));
         assert_eq!(get("/v1/models/auto").await.head.status(), if expected.len() == 2 { 200 } else { 404 });
     }
 }

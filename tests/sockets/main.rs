@@ -13,6 +13,7 @@ mod support;
 
 mod admin;
 mod affinity;
+mod body_room;
 mod breaker;
 mod chat_completions;
 mod client_gone;

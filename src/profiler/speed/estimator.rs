@@ -27,7 +27,10 @@ const PROMPT_MIN: Tokens = Tokens(32.0);
 /// Least completion whose generation says how fast tokens are generated.
 const COMPLETION_MIN: Tokens = Tokens(4.0);
 /// Share of a finished request in what is learnt of lateness.
-const LATENESS_SMOOTHING: f64 = 0.05;
+const LATENESS_SMOOTHING: f64 = 0.1;
+/// A request further off than this factor counts as so far off: predictions say what is usual, and a few answers that
+/// many others came to delay do not make it.
+const LATENESS_STEP: f64 = 1.2;
 /// Largest factor of lateness either way.
 const LATENESS_MAX: f64 = 2.0;
 /// Slowdown assumed of an engine that is configured to have none: it is followed as a factor.
@@ -240,8 +243,8 @@ impl SpeedEstimator {
     /// out, above all the requests that come later, makes answers late in a way that can be learnt.
     pub fn finished(&mut self, took: Seconds, predicted: Seconds) {
         if took.0 > 0.0 && predicted.0 > 0.0 {
-            let bound = LATENESS_MAX.ln();
-            let off = (took.0 / predicted.0).ln().clamp(-bound, bound);
+            let (step, bound) = (LATENESS_STEP.ln(), LATENESS_MAX.ln());
+            let off = (took.0 / predicted.0).ln().clamp(-step, step);
             self.lateness = (self.lateness + LATENESS_SMOOTHING * off).clamp(-bound, bound);
         }
     }

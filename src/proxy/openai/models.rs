@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+
+use crate::domain::Capabilities;
+use crate::request_manager::admission::Offer;
 
 /// One model as OpenAI describes it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -26,10 +29,17 @@ impl Model {
         Self { id: id.into(), object: "model", created, owned_by: "cema-router".into(), extra: Map::new() }
     }
 
-    /// Adds a key beyond OpenAI's.
+    /// Says what is behind the name, in keys beyond OpenAI's: `max_model_len` as vLLM does, where it is known, and
+    /// `capabilities` by their names in the configuration.
     #[must_use]
-    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
-        self.extra.insert(key.to_owned(), value.into());
+    pub fn offering(mut self, offer: &Offer) -> Self {
+        if let Some(context) = offer.context {
+            self.extra.insert("max_model_len".to_owned(), json!(context.get() as u64));
+        }
+        let named =
+            Capabilities::NAMED.iter().filter(|(_, capability)| offer.capabilities.offers(*capability));
+        let names: Vec<&str> = named.map(|(name, _)| *name).collect();
+        self.extra.insert("capabilities".to_owned(), json!(names));
         self
     }
 
@@ -81,15 +91,19 @@ fn to_json(value: &impl Serialize) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::Tokens;
 
     #[test]
     fn bodies_are_those_of_openai() {
         let list = ModelList::new(vec![
             Model::new("auto", 1_700_000_000),
-            Model::new("acme/x", 1_700_000_000).with("max_model_len", 8192),
+            Model::new("acme/x", 1_700_000_000).offering(&Offer {
+                context: Some(Tokens(8192.0)),
+                capabilities: Capabilities::CHAT.with(Capabilities::JSON),
+            }),
         ]);
         let auto = r#"{"id":"auto","object":"model","created":1700000000,"owned_by":"cema-router"}"#;
-        let x = r#"{"id":"acme/x","object":"model","created":1700000000,"owned_by":"cema-router","max_model_len":8192}"#;
+        let x = r#"{"id":"acme/x","object":"model","created":1700000000,"owned_by":"cema-router","capabilities":["chat","json"],"max_model_len":8192}"#;
         assert_eq!(list.to_body(|_| true), format!(r#"{{"object":"list","data":[{auto},{x}]}}"#));
         assert_eq!(list.to_body(|id| id != "auto"), format!(r#"{{"object":"list","data":[{x}]}}"#));
         assert_eq!(list.get("acme/x").unwrap().to_body(), x);

@@ -1,8 +1,10 @@
 //! Answers that feedback may still be given on: the last ones, for a while, in bounded memory.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasher as _;
 use std::sync::{Arc, OnceLock};
 
+use foldhash::quality::RandomState;
 use tokio::time::Instant;
 
 use crate::domain::{Destination, DestinationOrd};
@@ -132,14 +134,17 @@ pub(super) struct Kept {
     at: Instant,
 }
 
-type Key = (Option<Arc<str>>, Arc<str>);
-
 /// The answers, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct KeptAnswers {
     order: VecDeque<Kept>,
-    /// The newest answer of each key and id.
-    by_id: HashMap<Key, Kept>,
+    /// Answers forgotten so far: the number of the oldest one kept.
+    n_forgotten: u64,
+    /// By the hash of key and id, the number of the newest answer that has them. Every request passes here, few are
+    /// looked for: what is kept for that is small.
+    newest: HashMap<u64, u64, RandomState>,
+    /// Other keys in every process: nobody outside can aim at a collision.
+    keys: RandomState,
     bytes: usize,
 }
 
@@ -152,9 +157,8 @@ impl KeptAnswers {
         params: &FeedbackParams,
     ) {
         self.bytes += answered.bytes();
-        let kept = Kept { answered, at_unix, at: now };
-        self.by_id.insert(key(&kept.answered), kept.clone());
-        self.order.push_back(kept);
+        self.newest.insert(self.hash_of(&answered), self.n_forgotten + self.order.len() as u64);
+        self.order.push_back(Kept { answered, at_unix, at: now });
         self.forget_old(now, params);
         while self.order.len() > params.requests_max || self.bytes > params.bytes_max {
             if !self.forget_oldest() {
@@ -171,7 +175,14 @@ impl KeptAnswers {
         params: &FeedbackParams,
     ) -> Option<Kept> {
         self.forget_old(now, params);
-        self.by_id.get(&(owner.cloned(), Arc::from(id))).cloned()
+        let number = *self.newest.get(&self.keys.hash_one((owner, id)))?;
+        let kept = self.order.get(usize::try_from(number.checked_sub(self.n_forgotten)?).ok()?)?;
+        let is_it = kept.answered.owner.as_ref() == owner && *kept.answered.id == *id;
+        is_it.then(|| kept.clone())
+    }
+
+    fn hash_of(&self, answered: &AnsweredRequest) -> u64 {
+        self.keys.hash_one((answered.owner.as_ref(), &*answered.id))
     }
 
     fn forget_old(&mut self, now: Instant, params: &FeedbackParams) {
@@ -184,21 +195,18 @@ impl KeptAnswers {
     fn forget_oldest(&mut self) -> bool {
         let Some(oldest) = self.order.pop_front() else { return false };
         self.bytes = self.bytes.saturating_sub(oldest.answered.bytes());
-        let key = key(&oldest.answered);
+        let hash = self.hash_of(&oldest.answered);
         // A later one may have the id now.
-        if self.by_id.get(&key).is_some_and(|kept| Arc::ptr_eq(&kept.answered, &oldest.answered)) {
-            self.by_id.remove(&key);
+        if self.newest.get(&hash) == Some(&self.n_forgotten) {
+            self.newest.remove(&hash);
         }
+        self.n_forgotten += 1;
         true
     }
 
     pub(super) fn len(&self) -> usize {
         self.order.len()
     }
-}
-
-fn key(answered: &AnsweredRequest) -> Key {
-    (answered.owner.clone(), Arc::clone(&answered.id))
 }
 
 /// Destination id and public model name of each destination, shared.
@@ -246,7 +254,7 @@ mod tests {
         assert_eq!(kept.len(), 1);
         tokio::time::advance(Duration::from_secs(30)).await;
         assert!(!find(&mut kept, Some("app"), "a", &params));
-        assert_eq!((kept.len(), kept.bytes, kept.by_id.len()), (0, 0, 0));
+        assert_eq!((kept.len(), kept.bytes, kept.newest.len()), (0, 0, 0));
     }
 
     #[test]

@@ -141,6 +141,14 @@ fn lateness_is_learnt_from_what_was_told_and_bounded() {
         estimator.finished(Seconds(3.0), told);
     }
     assert!((estimator.reading(Seconds::ZERO).lateness - 1.5).abs() < 0.01);
+    // One that took ten times as long says no more than one that took a fifth longer.
+    let mut others = [3.0_f64, 30.0].map(|took_s| {
+        let mut estimator = estimator.clone();
+        estimator.finished(Seconds(took_s), Seconds(2.0));
+        estimator.reading(Seconds::ZERO).lateness
+    });
+    others.sort_by(f64::total_cmp);
+    assert!(others[0] > 1.5 && (others[1] - others[0]).abs() < 1e-9, "{others:?}");
     (0..400).for_each(|_| estimator.finished(Seconds(100.0), Seconds(1.0)));
     assert!((estimator.reading(Seconds::ZERO).lateness - 2.0).abs() < 1e-9);
     estimator.finished(Seconds(1.0), Seconds::ZERO);
