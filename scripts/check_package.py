@@ -206,8 +206,13 @@ def analyse(root):
     said = run("systemd-analyze", "security", "--offline=true", f"--root={root}", "--threshold=20", "--no-pager", f"{SERVICE}.service")
     exposure = re.search(r"exposure level for \S+: ([\d.]+)", said)[1]
     check(float(exposure) <= 2.0, f"systemd-analyze security: {exposure}")
-    said = run("systemd-analyze", "verify", "--man=no", f"--root={root}", f"{SERVICE}.service")
-    check(SERVICE not in said, "systemd-analyze verify has no complaint of it")
+    # Against the units of this machine, which has no such program: that is no fault of the unit.
+    unit = root / f"usr/lib/systemd/system/{SERVICE}.service"
+    verified = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
+    faults = [line for line in verified.stderr.splitlines() if SERVICE in line and "is not executable" not in line]
+    check(not faults, "systemd-analyze verify has no complaint of it" + "\n".join(faults))
+    program = re.search(r"^ExecReload=(\S+)", unit.read_text(), re.MULTILINE)[1]
+    check((root / program.lstrip("/")).exists(), f"{program}, which reloads it, is there")
 
 
 def configure(root, port):
