@@ -1,6 +1,6 @@
 # Thin targets; what they do is in scripts/ and demo/.
 .DEFAULT_GOAL := help
-.PHONY: help setup build test fuzz demo clean distclean
+.PHONY: help setup build package test fuzz demo clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -11,6 +11,9 @@ setup: ## fetch what tests and demo need into .cache (embedder, llama.cpp with a
 build: ## the release binary: target/release/cema-router
 	@scripts/check_tools.sh
 	cargo build --release --locked --bin cema-router
+
+package: ## the Debian package: target/debian/*.deb
+	@scripts/package.sh $(ARGS)
 
 test: setup ## everything that must pass: format, lints, tests, documentation, dependencies
 	@scripts/test.sh

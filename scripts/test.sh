@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Everything a developer must see pass. scripts/test.sh [STAGE...] with stages fmt lint test doc deny; none = all.
+# Everything a developer must see pass. scripts/test.sh [STAGE...] with stages fmt lint test doc deny; none = all of these.
+# Stage aarch64, by itself only: whether it compiles for 64-bit ARM (two minutes more, and a cross compiler).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
@@ -68,12 +69,27 @@ stage_deny() {
     cargo deny check bans licenses sources
 }
 
+stage_aarch64() {
+    local target=aarch64-unknown-linux-gnu prefix=aarch64-linux-gnu
+    if ! [ -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; then
+        skip "64-bit ARM: the target is absent (rustup target add $target)"
+        return
+    fi
+    if ! command -v $prefix-g++ >/dev/null; then
+        skip "64-bit ARM: the cross compiler is absent (apt-get install g++-$prefix)"
+        return
+    fi
+    say "64-bit ARM"
+    CC_aarch64_unknown_linux_gnu=$prefix-gcc CXX_aarch64_unknown_linux_gnu=$prefix-g++ \
+        cargo check --locked --target $target --lib --bins
+}
+
 [ $# -gt 0 ] || set -- fmt lint test doc deny
 for stage in "$@"; do
     case $stage in
-    fmt | lint | test | doc | deny) "stage_$stage" ;;
+    fmt | lint | test | doc | deny | aarch64) "stage_$stage" ;;
     *)
-        echo "unknown stage '$stage'; there are: fmt lint test doc deny" >&2
+        echo "unknown stage '$stage'; there are: fmt lint test doc deny aarch64" >&2
         exit 2
         ;;
     esac

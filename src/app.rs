@@ -9,6 +9,7 @@ mod profilers;
 mod quality;
 mod reload;
 pub(crate) mod scheduling;
+mod service_manager;
 mod traces;
 
 use std::net::SocketAddr;
@@ -50,6 +51,7 @@ use crate::units::Tokens;
 use generation::{Answering, Generation, Site};
 use quality::Quality;
 use reload::{ReloadMetrics, Reloader};
+use service_manager::ServiceManager;
 
 /// Once the drain limit is over, clients have this long to be told so.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -67,6 +69,8 @@ pub struct App {
     control: Control,
     reloader: Reloader,
     reloads: mpsc::Receiver<ReloadRequest>,
+    /// Who started the program; `run` asks, so that an `App` inside another program keeps to itself.
+    manager: ServiceManager,
     tasks: TaskTracker,
     drain_limit: Duration,
     stop: CancellationToken,
@@ -142,6 +146,7 @@ impl App {
             control,
             reloader,
             reloads,
+            manager: ServiceManager::default(),
             tasks,
             drain_limit,
             stop,
@@ -170,13 +175,17 @@ impl App {
         self.control.clone()
     }
 
-    /// Serves until SIGTERM or SIGINT, then drains; a second signal ends at once. SIGHUP has it reload.
+    /// Serves until SIGTERM or SIGINT, then drains; a second signal ends at once. SIGHUP has it reload. A service manager
+    /// that the environment names is told how it goes.
     ///
     /// # Errors
     /// When signals cannot be listened for.
-    pub async fn run(self) -> anyhow::Result<()> {
+    pub async fn run(mut self) -> anyhow::Result<()> {
         let (stopper, control) = (self.stopper(), self.control());
         let mut signals = Signals::new()?;
+        let manager = ServiceManager::of_environment();
+        self.manager = manager.clone();
+        let stop_limit = self.drain_limit + LAST_WORDS;
         let mut served = std::pin::pin!(self.serve());
         let mut reloads = FuturesUnordered::new();
         loop {
@@ -186,6 +195,7 @@ impl App {
                     Signal::Reload => reloads.push(control.reload()),
                     Signal::Stop(signal) => {
                         info!(signal, "asked to stop");
+                        manager.stopping(stop_limit);
                         stopper.stop();
                     }
                 },
@@ -210,6 +220,7 @@ impl App {
             control: _,
             reloader,
             reloads,
+            manager,
             tasks,
             drain_limit,
             stop,
@@ -223,7 +234,9 @@ impl App {
         let side =
             tasks.spawn(server::serve(admin_listener, Guarded(Compressed(admin)), ends_with(&admin_stop)));
         let end_of_generation = CancellationToken::new();
-        let reloading = tasks.spawn(reloader.run(reloads, end_of_generation.clone()));
+        manager.ready("serving");
+        tasks.spawn(manager.clone().keep_telling(admin_stop.clone()));
+        let reloading = tasks.spawn(reloader.run(reloads, manager.clone(), end_of_generation.clone()));
         let mut main = std::pin::pin!(main);
         let limit = std::pin::pin!(async {
             stop.cancelled().await;

@@ -16,6 +16,7 @@ use super::edge::acceptor;
 use super::generation::{Answering, Generation, Site};
 use super::predicts_clusters;
 use super::scheduling::scheduling;
+use super::service_manager::ServiceManager;
 use crate::config::{Config, ConfigError};
 use crate::proxy::Api;
 use crate::proxy::admin::{AdminParts, ReloadError, ReloadRequest, Reloaded};
@@ -90,12 +91,18 @@ impl ReloadMetrics {
 
 impl Reloader {
     /// Reloads when asked to, one at a time, until `end`: then the fleet is left in order.
-    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<ReloadRequest>, end: CancellationToken) {
+    pub(super) async fn run(
+        mut self,
+        mut requests: mpsc::Receiver<ReloadRequest>,
+        manager: ServiceManager,
+        end: CancellationToken,
+    ) {
         loop {
             tokio::select! {
                 () = end.cancelled() => break,
                 request = requests.recv() => match request {
                     Some(ReloadRequest { reply }) => {
+                        manager.reloading();
                         let outcome = self.reload().await;
                         self.metrics.count(&outcome);
                         match &outcome {
@@ -106,6 +113,10 @@ impl Reloader {
                             ),
                             Err(error) => error!(%error, "configuration not reloaded: the one before stays in force"),
                         }
+                        manager.ready(match &outcome {
+                            Ok(_) => "serving",
+                            Err(_) => "serving; the last configuration was refused, see the log",
+                        });
                         // Whoever asked may have left.
                         let _ = reply.send(outcome);
                     }

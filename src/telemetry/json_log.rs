@@ -18,6 +18,8 @@ use tracing::{info, warn};
 
 /// Records that may wait to be written.
 const QUEUE_MAX: usize = 8_192;
+/// Records that may be in the buffer while more come; without work the buffer is written out at once.
+const UNFLUSHED_MAX: u64 = 256;
 
 /// Which log, with the version of its records' form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,7 +140,8 @@ impl JsonLog {
             failed: records.with_label_values(&["failed"]),
         };
         let dropped = records.with_label_values(&["dropped"]);
-        let writer = Writer { title: name.title, params, file: Some(file), outcomes, is_failing: false };
+        let (title, file) = (name.title, Some(file));
+        let writer = Writer { title, params, file, unflushed: 0, outcomes, is_failing: false };
         let thread = std::thread::Builder::new().name("cema-log".to_owned()).spawn(|| writer.run(inbox));
         let thread = thread.map_err(JsonLogError::Thread)?;
         let run = format!("{:08x}", rand::random::<u32>()).into();
@@ -186,8 +189,10 @@ struct Writer {
     params: JsonLogParams,
     /// `None` after it could not be written.
     file: Option<LogFile>,
+    /// Records that only its buffer has.
+    unflushed: u64,
     outcomes: Outcomes,
-    /// Whether the last record could not be written, which is said once.
+    /// Whether the last records could not be written, which is said once.
     is_failing: bool,
 }
 
@@ -199,8 +204,7 @@ impl Writer {
                 Err(TryRecvError::Disconnected) => break,
                 Err(TryRecvError::Empty) => {
                     // Nothing to do: let readers have what there is.
-                    let flushed = self.file.as_mut().map_or(Ok(()), |file| file.out.flush());
-                    self.note(flushed);
+                    self.flush();
                     match inbox.recv() {
                         Ok(message) => message,
                         Err(_) => break,
@@ -212,15 +216,41 @@ impl Writer {
                 Message::Close => break,
             }
         }
-        let flushed = self.file.as_mut().map_or(Ok(()), |file| file.out.flush());
-        self.note(flushed);
+        self.flush();
     }
 
     fn write(&mut self, line: Line) {
-        let written = line().map_err(io::Error::from).and_then(|line| self.append(line));
-        let outcome = if written.is_ok() { &self.outcomes.written } else { &self.outcomes.failed };
-        outcome.inc();
-        self.note(written);
+        self.unflushed += 1;
+        match line().map_err(io::Error::from).and_then(|line| self.append(line)) {
+            Ok(()) if self.unflushed < UNFLUSHED_MAX => {}
+            Ok(()) => self.flush(),
+            Err(error) => self.lost(&error),
+        }
+    }
+
+    fn flush(&mut self) {
+        let Some(file) = &mut self.file else { return };
+        match file.out.flush() {
+            Ok(()) if self.unflushed > 0 => {
+                self.outcomes.written.inc_by(std::mem::take(&mut self.unflushed));
+                if std::mem::take(&mut self.is_failing) {
+                    info!("the {} is written again", self.title);
+                }
+            }
+            Ok(()) => {}
+            Err(error) => self.lost(&error),
+        }
+    }
+
+    /// What the buffer had is counted as failed, though the disk may have taken a part of it.
+    fn lost(&mut self, error: &io::Error) {
+        self.outcomes.failed.inc_by(std::mem::take(&mut self.unflushed));
+        // A new one is opened with the next record.
+        self.file = None;
+        if !std::mem::replace(&mut self.is_failing, true) {
+            let path = self.params.path.display();
+            warn!(%path, %error, "the {} cannot be written; requests go on without", self.title);
+        }
     }
 
     fn append(&mut self, mut line: Vec<u8>) -> io::Result<()> {
@@ -239,26 +269,6 @@ impl Writer {
         file.bytes += line.len() as u64;
         self.file = Some(file);
         Ok(())
-    }
-
-    /// Says once that the log fails, and once that it is well again.
-    fn note(&mut self, outcome: io::Result<()>) {
-        match outcome {
-            Err(error) => {
-                // A new one is opened with the next record.
-                self.file = None;
-                if !std::mem::replace(&mut self.is_failing, true) {
-                    let path = self.params.path.display();
-                    warn!(%path, %error, "the {} cannot be written; requests go on without", self.title);
-                }
-            }
-            Ok(()) if self.file.is_some() => {
-                if std::mem::take(&mut self.is_failing) {
-                    info!("the {} is written again", self.title);
-                }
-            }
-            Ok(()) => {}
-        }
     }
 }
 
@@ -417,6 +427,31 @@ mod tests {
         assert!(count(&registry, "dropped") >= 9.0);
         go_on.send(()).unwrap();
         writer.close();
+    }
+
+    #[test]
+    fn what_a_full_disk_does_not_take_is_counted_and_a_disk_with_room_again_is_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let params = params(folder.path());
+        // A device without room that takes what fits into a buffer.
+        std::os::unix::fs::symlink("/dev/full", &params.path).unwrap();
+        let registry = Registry::new();
+        let (log, writer) = JsonLog::start(LogName::DECISIONS, params.clone(), &registry).unwrap();
+        (0..1_000).for_each(|n| log.record(move || Numbered { n }));
+        let path = params.path.clone();
+        log.record(move || {
+            std::fs::remove_file(path).unwrap();
+            Numbered { n: 1_000 }
+        });
+        // The file that is open is still the full one: all until it is written out are lost.
+        (1_001..2_000).for_each(|n| log.record(move || Numbered { n }));
+        writer.close();
+        let (failed, written) = (count(&registry, "failed"), count(&registry, "written"));
+        assert!(failed >= 1_000.0 && written > 0.0, "{failed} {written}");
+        assert!((failed + written - 2_000.0).abs() < 1e-9, "{failed} {written}");
+        let records = read(&params.path);
+        assert_eq!(records.len(), written as usize);
+        assert_eq!(records.last().unwrap()["n"], 1_999);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod embedder_files;
 mod commands;
 mod config;
 mod configuration_docs;
+mod packaging;
 mod quality;
 mod quality_commands;
 mod simulate;

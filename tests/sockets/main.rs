@@ -46,6 +46,7 @@ mod real_embedder;
 mod real_llamacpp;
 mod real_operations;
 mod reload;
+mod service;
 mod streaming;
 mod switchback;
 mod traces;

@@ -18,7 +18,13 @@ pub(crate) struct Process {
 impl Process {
     /// Starts it with these arguments.
     pub(crate) fn start(args: &[&str]) -> Self {
+        Self::start_with(args, &[])
+    }
+
+    /// The same with these environment variables besides.
+    pub(crate) fn start_with(args: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_cema-router"))
+            .envs(variables.iter().copied())
             .args(args)
             .args(["--log-format", "json"])
             .stdin(Stdio::null())
@@ -46,6 +52,15 @@ impl Process {
         let line = line.unwrap_or_else(|| panic!("the log ended without `{what}`"));
         let mut line: serde_json::Value = serde_json::from_str(&line).unwrap();
         if line["fields"].is_object() { line["fields"].take() } else { line }
+    }
+
+    /// The log lines up to its end.
+    pub(crate) async fn rest(&mut self) -> Vec<serde_json::Value> {
+        let mut lines = Vec::new();
+        while let Some(line) = in_time("the end of the log", self.log.next_line()).await.unwrap() {
+            lines.push(serde_json::from_str(&line).unwrap());
+        }
+        lines
     }
 
     /// The address that the log line `message` has under `name`.
