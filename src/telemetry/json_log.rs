@@ -56,7 +56,7 @@ pub struct JsonLogParams {
 #[derive(Debug, thiserror::Error)]
 pub enum JsonLogError {
     /// The file cannot be opened.
-    #[error("cannot write the {} `{}`: {source}; mend `{}.path` or the rights of its folder", name.title, path.display(), name.key)]
+    #[error("cannot write the {} `{}`; mend `{}.path` or the rights of its folder", name.title, path.display(), name.key)]
     Open {
         /// The log.
         name: LogName,

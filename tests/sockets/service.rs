@@ -95,7 +95,10 @@ async fn a_start_that_cannot_be_is_refused_with_one_line_and_nobody_hears_that_i
         ),
         (
             config_text(&nodes, &format!("access_log: {{path: \"{}\"}}\n", log.display())),
-            format!("error: cannot write the access log `{}`: ", log.display()),
+            format!(
+                "error: cannot write the access log `{}`; mend `access_log.path` or the rights of its folder: No such file",
+                log.display()
+            ),
         ),
     ] {
         std::fs::write(&config, text).unwrap();
