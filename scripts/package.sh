@@ -46,14 +46,17 @@ embedder=.cache/cema
 stage=target/package
 rm -rf "$stage"
 mkdir -p "$stage/model" "$stage/licences"
-# Line tables are three quarters of the file; function names in a panic's trace stay.
+# Line tables are most of the file; function names in a panic's trace stay.
 strip --strip-debug -o "$stage/cema-router" "$binary"
 cp "$embedder/lib/libonnxruntime.so" "$stage"
 cp "$embedder/model/model.onnx" "$embedder/model/tokenizer.json" "$stage/model"
 cp "$embedder"/lib/onnxruntime-* "$stage/licences"
 echo "all-MiniLM-L6-v2 of sentence-transformers, converted to ONNX: Apache License 2.0, as in ../copyright." >"$stage/licences/model.txt"
 "${PYTHON:-python3}" -B scripts/third_party_licences.py >"$stage/licences/rust-crates.txt"
-gzip -9n "$stage"/licences/*.txt
+"$stage/cema-router" man "$stage/man"
+mkdir "$stage/completions"
+for shell in bash zsh fish; do "$stage/cema-router" completions $shell >"$stage/completions/$shell"; done
+gzip -9n "$stage"/licences/*.txt "$stage"/man/*.1
 
 made=$(cargo deb --quiet --no-build --no-strip --locked --output target/debian/)
 printf 'package: %s, %s bytes\n' "$made" "$(stat -c %s "$made")"

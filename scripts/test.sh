@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything a developer must see pass. scripts/test.sh [STAGE...] with stages fmt lint test doc deny; none = all of these.
-# Stage aarch64, by itself only: whether it compiles for 64-bit ARM (two minutes more, and a cross compiler).
+# Stage aarch64, by itself only: whether it compiles for 64-bit ARM (some minutes more, and a cross compiler).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
