@@ -7,10 +7,18 @@ use tokio::sync::Semaphore;
 use crate::support::answers::{chat, gzip};
 use crate::support::app::{CHAT, Router, ask, llm, node};
 use crate::support::fake_endpoint::{FakeEndpoint, Step};
+use crate::support::raw_client::RawClient;
 
-/// A router with room for one request of a MiB, over an endpoint that answers large ones as `gate` lets it.
-async fn router_with_room(gate: &Arc<Semaphore>) -> (FakeEndpoint, Router) {
-    let held = Arc::clone(gate);
+/// A request of 600 KB.
+fn large() -> String {
+    ask("m").replace("hi", &"x".repeat(600_000))
+}
+
+/// A router with room for one request of a MiB, over an endpoint that answers large ones as its gate lets it, and a
+/// client with a large one under way.
+async fn router_without_room() -> (FakeEndpoint, Router, Arc<Semaphore>, RawClient) {
+    let gate = Arc::new(Semaphore::new(0));
+    let held = Arc::clone(&gate);
     let endpoint = llm(move |request| match request.body.len() {
         0..10_000 => chat("m", "small"),
         _ => [vec![Step::Gate(Arc::clone(&held))], chat("m", "large")].concat(),
@@ -19,17 +27,16 @@ async fn router_with_room(gate: &Arc<Semaphore>) -> (FakeEndpoint, Router) {
     let node = node("a", endpoint.url()).model("{name: m, context_tokens: 100000000}");
     let sections = "window: {max_ms: 0}\nlimits: {max_body_bytes: 1048576, max_body_bytes_total: 1048576}\n";
     let router = Router::start(&[node], sections).await;
-    (endpoint, router)
+    let mut first = router.client().await;
+    first.post(CHAT, "", large()).await;
+    endpoint.posts_reach(1).await;
+    (endpoint, router, gate, first)
 }
 
 #[tokio::test]
 async fn one_large_request_too_many_is_refused_and_may_come_again() {
-    let gate = Arc::new(Semaphore::new(0));
-    let (endpoint, router) = router_with_room(&gate).await;
-    let large = ask("m").replace("hi", &"x".repeat(600_000));
-    let mut first = router.client().await;
-    first.post(CHAT, "", &large).await;
-    endpoint.posts_reach(1).await;
+    let (_endpoint, router, gate, mut first) = router_without_room().await;
+    let large = large();
     let packed = gzip(&large);
     assert!(packed.len() < 10_000);
     for (headers, body) in [("", large.as_bytes()), ("content-encoding: gzip\r\n", &*packed)] {
@@ -48,14 +55,9 @@ async fn one_large_request_too_many_is_refused_and_may_come_again() {
 
 #[tokio::test]
 async fn a_client_that_leaves_gives_its_room_back() {
-    let gate = Arc::new(Semaphore::new(0));
-    let (endpoint, router) = router_with_room(&gate).await;
-    let large = ask("m").replace("hi", &"x".repeat(600_000));
-    let mut first = router.client().await;
-    first.post(CHAT, "", &large).await;
-    endpoint.posts_reach(1).await;
+    let (_endpoint, router, gate, first) = router_without_room().await;
     drop(first);
     router.idle().await;
     gate.add_permits(2);
-    assert_eq!(router.chat(&large).await.head.status(), 200);
+    assert_eq!(router.chat(&large()).await.head.status(), 200);
 }
